@@ -1,0 +1,27 @@
+"""Exact back-propagation by parallel scan: ``Trainer(strategy="bppsa")``.
+
+Importing this package registers the strategy with `lightning.pytorch`.
+"""
+
+from importlib.metadata import version as _version
+
+from bppsa_lightning import ops, reference
+from bppsa_lightning.attach import attach, detach, explain
+from bppsa_lightning.chains import Chain
+from bppsa_lightning.planner import Plan
+from bppsa_lightning.strategy import BPPSAStrategy
+from bppsa_lightning.timer import StepTimer
+
+__version__ = _version("bppsa-lightning")
+
+__all__ = [
+    "BPPSAStrategy",
+    "Chain",
+    "Plan",
+    "StepTimer",
+    "attach",
+    "detach",
+    "explain",
+    "ops",
+    "reference",
+]

@@ -1,0 +1,58 @@
+"""Loading of the operator libraries `_C` and `_C_cuda`, once a process."""
+
+import glob
+import os
+
+import torch
+
+_NAMESPACE_MARK = "bppsa::reverse_scan"
+
+
+def _find(name: str) -> str | None:
+    # An editable install keeps the libraries in another folder of the package's __path__.
+    import bppsa_lightning
+
+    for folder in bppsa_lightning.__path__:
+        found = glob.glob(os.path.join(folder, f"{name}.*so")) + glob.glob(
+            os.path.join(folder, f"{name}.so")
+        )
+        if found:
+            return found[0]
+    return None
+
+
+def _load() -> bool:
+    """Loads what was built; returns whether the CUDA kernels are there.
+
+    Raises:
+        ImportError: `_C` is missing (the package was not built), or does not load.
+    """
+    if not torch._C._dispatch_has_kernel(_NAMESPACE_MARK):
+        library = _find("_C")
+        if library is None:
+            raise ImportError(
+                "bppsa_lightning: the operator library _C was not found in "
+                f"{__import__('bppsa_lightning').__path__}; build it with `make build`, or "
+                "`pip install .` in the project's folder (needs a C++ compiler)"
+            )
+        _load_library(library)
+    if torch._C._dispatch_has_kernel_for_dispatch_key(_NAMESPACE_MARK, "CUDA"):
+        return True
+    cuda_library = _find("_C_cuda") if torch.version.cuda else None
+    if cuda_library is None:
+        return False
+    _load_library(cuda_library)
+    return True
+
+
+def _load_library(path: str) -> None:
+    try:
+        torch.ops.load_library(path)
+    except OSError as error:
+        raise ImportError(
+            f"bppsa_lightning: {os.path.basename(path)} does not load with torch "
+            f"{torch.__version__} (torch 2.11 or newer is needed): {error}"
+        ) from error
+
+
+HAS_CUDA_KERNELS = _load()

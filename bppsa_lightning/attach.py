@@ -1,0 +1,145 @@
+"""Finds the chains of a module; puts them into scan mode and back; explains."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from torch import nn
+
+from bppsa_lightning import planner
+from bppsa_lightning.chains import Chain, LeftAlone, RecurrentChain
+
+_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+
+
+def attach(module: nn.Module, algorithm: str = "auto") -> list[Chain]:
+    """Puts every chain of a module into scan mode: exact gradients, by a scan over Jacobians.
+
+    Works on any `nn.Module`, with or without Lightning. Parameter names, the state_dict, hooks,
+    device placement and (beyond rounding) the results of forward stay as they are. Attaching
+    twice is attaching once, with the newer algorithm.
+
+    Args:
+        module: searched with all its submodules.
+        algorithm: "auto" (the planner chooses), "linear", "chunked" or "blelloch".
+
+    Returns:
+        The chains found, in the order of ``module.named_modules()``; empty if there is none.
+
+    Raises:
+        TypeError, ValueError: `module` is no nn.Module, or `algorithm` is unknown.
+    """
+    _check_module(module)
+    planner.check_algorithm(algorithm, None)
+    chains: list[Chain] = []
+    for name, child in module.named_modules():
+        chain = _chain_of(child)
+        if chain is None and isinstance(child, nn.RNN) and RecurrentChain.why_not(child) is None:
+            chain = RecurrentChain(name, child, algorithm)
+            chain.attach()
+        if chain is not None:
+            chain.name, chain.algorithm = name, algorithm
+            chains.append(chain)
+    return chains
+
+
+def detach(module: nn.Module) -> None:
+    """Takes every chain of a module out of scan mode: the module is as it was before `attach`.
+
+    Raises:
+        TypeError: `module` is no nn.Module.
+    """
+    _check_module(module)
+    for chain in attached(module):
+        chain.detach()
+
+
+def attached(module: nn.Module) -> list[Chain]:
+    """The chains of a module that are in scan mode now."""
+    return [chain for child in module.modules() if (chain := _chain_of(child)) is not None]
+
+
+def left_alone(module: nn.Module) -> list[LeftAlone]:
+    """The modules that look like chains but keep PyTorch's path, each with its reason."""
+    found = []
+    for name, child in module.named_modules():
+        if isinstance(child, _RECURRENT) and _chain_of(child) is None:
+            reason = RecurrentChain.why_not(child) or "not attached"
+            found.append(LeftAlone(name, child, reason))
+        elif isinstance(child, nn.Sequential) and len(child) > 1:
+            found.append(LeftAlone(name, child, "chains over depth are not supported yet"))
+    return found
+
+
+def explain(module: nn.Module) -> str:
+    """A table of a module's chains and their plans, and what was left alone, and why.
+
+    T, B and the plan are those of the last call; before the first they read "?". A module that is
+    not attached is described as it stands: everything left alone.
+
+    Returns:
+        Text for print().
+
+    Raises:
+        TypeError: `module` is no nn.Module.
+    """
+    _check_module(module)
+    chains = [(name, c) for name, child in module.named_modules() if (c := _chain_of(child))]
+    lines = [f"{len(chains)} chain{'' if len(chains) == 1 else 's'} in {type(module).__name__}"]
+    if chains:
+        header = ("chain", "cell", "T", "B", "H", "algorithm", "chunk", "estimate", "why")
+        lines += _table([header, *(_row(name, chain) for name, chain in chains)])
+    for name, chain in chains:
+        if chain.handed_over:
+            lines.append(
+                f"{name or '(itself)'}: {chain.handed_over} of {chain.calls + chain.handed_over} "
+                f"calls left to PyTorch; last: {chain.reason or 'scanned again since'}"
+            )
+    alone = left_alone(module)
+    if alone:
+        lines.append("left to PyTorch:")
+        lines += _table([(item.name or "(itself)", item.reason) for item in alone])
+    others = Counter(
+        type(child).__name__
+        for child in module.modules()
+        if not isinstance(child, _RECURRENT)
+        and next(child.parameters(recurse=False), None) is not None
+    )
+    if others:
+        listed = ", ".join(f"{count} {kind}" for kind, count in sorted(others.items()))
+        lines.append(f"no chain in themselves: {listed}")
+    return "\n".join(lines)
+
+
+def _chain_of(module: nn.Module) -> Chain | None:
+    forward = module.__dict__.get("forward")
+    return forward if isinstance(forward, Chain) else None
+
+
+def _row(name: str, chain: Chain) -> tuple[str, ...]:
+    plan = chain.plan()
+    name = name or "(itself)"
+    if plan is None or chain.shape is None:
+        H = str(getattr(chain.module, "hidden_size", "?"))
+        why = "planned at the first call"
+        return (name, chain.cell, "?", "?", H, chain.algorithm, "?", "?", why)
+    T, B, H = (str(size) for size in chain.shape)
+    chunk = {"chunked": f"{plan.chunk}", "blelloch": f"{plan.levels} levels"}.get(
+        plan.algorithm, "-"
+    )
+    return (name, chain.cell, T, B, H, plan.algorithm, chunk, _duration(plan.seconds), plan.reason)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    padded = ((cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return ["  " + "  ".join(row).rstrip() for row in padded]
+
+
+def _check_module(module: object) -> None:
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module: found {type(module).__name__}, wanted a torch.nn.Module")

@@ -1,0 +1,86 @@
+"""A chain: one module whose backward is a scan, and what `explain` can say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from bppsa_lightning import planner
+
+
+@dataclass(frozen=True)
+class LeftAlone:
+    """A module that keeps PyTorch's own path.
+
+    Attributes:
+        name: its dotted name in the module that was searched.
+        module: itself.
+        reason: why, in one line.
+    """
+
+    name: str
+    module: nn.Module
+    reason: str
+
+
+class Chain:
+    """The forward of an attached module: stands in the instance's ``forward``, nothing else moves.
+
+    The class, the parameters, the hooks and the state_dict of the module stay what they are;
+    copying or pickling the module copies the chain with it.
+
+    Attributes:
+        name: dotted name of the module in the one given to `attach`.
+        module: the attached module.
+        algorithm: as given to `attach`: "auto", "linear", "chunked" or "blelloch".
+        shape: (T, B, H) of the last scanned call, None before it.
+        device: where it ran.
+        calls: forwards that were scanned.
+        handed_over: forwards that were left to PyTorch.
+        reason: why the last of those was; None if none was.
+    """
+
+    cell = ""
+
+    def __init__(self, name: str, module: nn.Module, algorithm: str = "auto") -> None:
+        self.name = name
+        self.module = module
+        self.algorithm = algorithm
+        self.shape: tuple[int, int, int] | None = None
+        self.device: Any = None
+        self.calls = 0
+        self.handed_over = 0
+        self.reason: str | None = None
+        # A forward that somebody else had put on the instance; detach puts it back.
+        self.previous: Callable[..., Any] | None = module.__dict__.get("forward")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"{type(self).__name__} has no forward")
+
+    def plan(self) -> planner.Plan | None:
+        """The plan of the last call's shape, or None before the first."""
+        if self.shape is None:
+            return None
+        return planner.choose(*self.shape, self.device, self.algorithm)
+
+    def attach(self) -> None:
+        """Puts the module into scan mode."""
+        self.module.__dict__["forward"] = self
+
+    def detach(self) -> None:
+        """Gives the module its own forward back, unless another one has taken its place since."""
+        if self.module.__dict__.get("forward") is not self:
+            return
+        if self.previous is None:
+            del self.module.__dict__["forward"]
+        else:
+            self.module.__dict__["forward"] = self.previous
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(name={self.name!r}, cell={self.cell!r}, "
+            f"algorithm={self.algorithm!r}, shape={self.shape})"
+        )

@@ -1,0 +1,190 @@
+"""Chooses the scan algorithm of a chain, and says why.
+
+The estimate of an algorithm is work over speed along its critical path (the table of the design,
+arXiv:1907.10134, section 3.6), for a chain of T steps, B samples and state size H on `workers`
+workers (cores, or multiprocessors):
+
+    linear     T steps in sequence; the batch in parallel
+    chunked    chunks compose in parallel (H^3 a step), carries pass in sequence (H^2 a chunk),
+               chunks replay in parallel (H^2 a step)
+    blelloch   levels of products (H^3 a node), the roots in sequence, levels of matrix-vector
+               products, pairs replay in parallel
+
+A product costs H times a matrix-vector step, so a parallel scan pays only where workers would
+idle otherwise: many more workers than samples, and a small state.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+ALGORITHMS = ("auto", "linear", "chunked", "blelloch")
+
+# A chunk's product grows and shrinks exponentially with its length: the bound keeps it in range
+# for any chain that trains (kernels check, and walk a chunk step by step where it leaves it).
+MAX_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one chain's backward is computed.
+
+    Attributes:
+        algorithm: "linear", "chunked" or "blelloch".
+        chunk: steps in a chunk ("chunked"; 0 otherwise).
+        levels: up-sweep levels ("blelloch"; 0 otherwise).
+        seconds: estimated duration of the scan.
+        reason: one line for people.
+    """
+
+    algorithm: str
+    chunk: int = 0
+    levels: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the cost model knows of a device.
+
+    Attributes:
+        workers: cores or multiprocessors that work side by side.
+        multiply_adds: a second and worker, on operands in cache, float32.
+        latency: seconds of one dependent matrix-vector step, whatever its size.
+        barrier: seconds to start or join a parallel phase.
+    """
+
+    workers: int
+    multiply_adds: float
+    latency: float
+    barrier: float
+
+
+def _workers(device: torch.device) -> int:
+    if device.type == "cuda" and torch.cuda.is_available():
+        return int(torch.cuda.get_device_properties(device).multi_processor_count)
+    return torch.get_num_threads()
+
+
+def machine(device: torch.device) -> Machine:
+    """The machine model of a device; constants are orders of magnitude, set by measurement."""
+    if device.type == "cuda":
+        return Machine(_workers(device), 50e9, 1.0e-6, 5e-6)
+    return Machine(_workers(device), 25e9, 40e-9, 4e-6)
+
+
+def max_levels(T: int) -> int:
+    """Levels of the full tree over T steps: ceil(log2(T))."""
+    return (T - 1).bit_length() if T > 1 else 0
+
+
+def estimate(plan: Plan, T: int, B: int, H: int, on: Machine) -> float:
+    """Seconds of the scan under `plan`; see the module's text."""
+    step = H * H / on.multiply_adds
+
+    def parallel(tasks: float, steps: float, work: float) -> float:
+        # `tasks` chains of `steps` dependent steps of `work` seconds each.
+        rounds = math.ceil(tasks / on.workers) if tasks else 0
+        return on.barrier + rounds * steps * work + steps * on.latency
+
+    if plan.algorithm == "linear" or T == 0:
+        return parallel(B, T, step)
+    if plan.algorithm == "chunked":
+        chunks = -(-T // plan.chunk)
+        inner = max(chunks - 2, 0)
+        return (
+            parallel(inner * B, plan.chunk, step * (H + 1))
+            + parallel(B, inner, step)
+            + parallel(chunks * B, plan.chunk, step)
+        )
+    seconds, nodes = 0.0, T
+    for _ in range(plan.levels):
+        nodes = -(-nodes // 2)
+        seconds += parallel(nodes * B, 1, step * (H + 1)) + parallel(nodes * B, 1, step)
+    return seconds + parallel(B, nodes, step) + parallel(T * B / 2, 2, step)
+
+
+def _candidates(T: int) -> list[Plan]:
+    plans = [Plan("linear")]
+    plans += [Plan("chunked", chunk=c) for c in (8, 16, 32, MAX_CHUNK) if 2 * c <= T]
+    full = max_levels(T)
+    plans += [Plan("blelloch", levels=level) for level in sorted({min(2, full), full}) if level]
+    return plans
+
+
+def choose(
+    T: int,
+    B: int,
+    H: int,
+    device: torch.device,
+    algorithm: str = "auto",
+    levels: int | None = None,
+) -> Plan:
+    """The plan for a chain.
+
+    Args:
+        T: steps. B: samples. H: state size.
+        device: where the chain runs.
+        algorithm: one of `ALGORITHMS`; anything but "auto" is obeyed.
+        levels: up-sweep levels; implies "blelloch". None is the full tree.
+
+    Raises:
+        TypeError, ValueError: an argument is not one of those, or `levels` does not fit T or the
+            algorithm; the message says what was found and what was wanted.
+    """
+    T, B, H = int(T), int(B), int(H)
+    check_algorithm(algorithm, levels, T)
+    on = machine(device)
+    if algorithm == "auto" and levels is None:
+        plans = _candidates(T)
+        costs = [estimate(p, T, B, H, on) for p in plans]
+        best = min(range(len(plans)), key=costs.__getitem__)
+        return replace(plans[best], seconds=costs[best], reason=_why(plans, costs, best, on))
+    if algorithm in ("auto", "blelloch"):
+        plan = Plan("blelloch", levels=max_levels(T) if levels is None else levels)
+    elif algorithm == "chunked":
+        plan = _chunked(T, B, H, on)
+    else:
+        plan = Plan("linear")
+    return replace(plan, seconds=estimate(plan, T, B, H, on), reason="as asked")
+
+
+def _chunked(T: int, B: int, H: int, on: Machine) -> Plan:
+    # At least four chunks: with two, nothing would be composed.
+    sizes = [c for c in (4, 8, 16, 32, MAX_CHUNK) if 4 * c <= T] or [max(1, T // 4)]
+    plans = [Plan("chunked", chunk=c) for c in sizes]
+    return min(plans, key=lambda p: estimate(p, T, B, H, on))
+
+
+def _why(plans: list[Plan], costs: list[float], best: int, on: Machine) -> str:
+    if len(plans) == 1:
+        return "too short to divide"
+    others = [i for i in range(len(plans)) if plans[i].algorithm != plans[best].algorithm]
+    rival = min(others, key=costs.__getitem__)
+    ratio = costs[rival] / costs[best] if costs[best] else 1.0
+    return (
+        f"{on.workers} workers: next best {plans[rival].algorithm} "
+        f"is estimated {ratio:.1f}x as long"
+    )
+
+
+def check_algorithm(algorithm: str, levels: int | None, T: int | None = None) -> None:
+    """Raises TypeError or ValueError if the pair is not a valid request for T steps."""
+    if not isinstance(algorithm, str):
+        raise TypeError(f"algorithm: found {type(algorithm).__name__}, wanted str")
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm: found {algorithm!r}, wanted one of {', '.join(ALGORITHMS)}")
+    if levels is None:
+        return
+    if not isinstance(levels, int) or isinstance(levels, bool):
+        raise TypeError(f"levels: found {type(levels).__name__}, wanted int or None")
+    if algorithm not in ("auto", "blelloch"):
+        raise ValueError(
+            f"levels: found {levels} with algorithm={algorithm!r}, wanted None "
+            "(levels belong to algorithm='blelloch')"
+        )
+    if levels < 0 or (T is not None and levels > max_levels(T)):
+        wanted = "at least 0" if T is None else f"0 to ceil(log2(T)) = {max_levels(T)} for T = {T}"
+        raise ValueError(f"levels: found {levels}, wanted {wanted}")

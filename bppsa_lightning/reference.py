@@ -1,0 +1,79 @@
+"""The maths of the project in plain torch: the oracle of every test, and the place to read first.
+
+T steps, B batch, H state, I input. A chain x_0 -> x_1 -> ... -> x_T has transposed Jacobians
+J_iᵀ = (∂x_i/∂x_{i-1})ᵀ and direct gradients u_i (what the loss sends into x_i); back-propagation
+is g_T = u_T, g_i = J_{i+1}ᵀ g_{i+1} + u_i. One step is the affine map (A, b) = (J_{i+1}ᵀ, u_i);
+maps compose associatively, which is what every parallel scan here rests on
+(arXiv:1907.10134, section 3).
+"""
+
+import torch
+from torch import Tensor
+
+
+def reverse_scan(jac_t: Tensor, grad: Tensor) -> Tensor:
+    """g (T+1, B, H) from jac_t (T, B, H, H) and grad (T+1, B, H), one step after the other."""
+    g = [grad[-1]]
+    for jac, u in zip(jac_t.flip(0), grad[:-1].flip(0), strict=True):
+        g.append((jac @ g[-1].unsqueeze(-1)).squeeze(-1) + u)
+    return torch.stack(g[::-1])
+
+
+def compose(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """(A1, b1) ∘ (A2, b2) = (A1 A2, A1 b2 + b1); A (B, H, H), b (B, H)."""
+    (a1, b1), (a2, b2) = left, right
+    return a1 @ a2, (a1 @ b2.unsqueeze(-1)).squeeze(-1) + b1
+
+
+def cross(node: tuple[Tensor, Tensor], g: Tensor) -> Tensor:
+    """A g + b: the gradient at a node's left end from the gradient at its right end."""
+    a, b = node
+    return (a @ g.unsqueeze(-1)).squeeze(-1) + b
+
+
+def blelloch_scan(jac_t: Tensor, grad: Tensor, levels: int) -> Tensor:
+    """The same g by `levels` levels of up-sweep, a linear scan over the roots, a down-sweep."""
+    tree = [list(zip(jac_t, grad[:-1], strict=True))]
+    for _ in range(levels):
+        below = tree[-1]
+        tree.append([_pair(below[i : i + 2]) for i in range(0, len(below), 2)])
+    carries = [grad[-1]]
+    for node in tree[-1][:0:-1]:
+        carries.append(cross(node, carries[-1]))
+    carries = carries[::-1]
+    for below in tree[-2::-1]:
+        carries = [c for i, g in enumerate(carries) for c in _children(below[2 * i : 2 * i + 2], g)]
+    return torch.stack([cross(tree[0][0], carries[0]), *carries]) if tree[0] else grad.clone()
+
+
+def _pair(children: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    return compose(*children) if len(children) == 2 else children[0]
+
+
+def _children(children: list[tuple[Tensor, Tensor]], g: Tensor) -> list[Tensor]:
+    return [cross(children[1], g), g] if len(children) == 2 else [g]
+
+
+def rnn(
+    x: Tensor,
+    h0: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    nonlinearity: str = "tanh",
+) -> Tensor:
+    """h_t = φ(W_ih x_t + b_ih + W_hh h_{t-1} + b_hh): x (T, B, I), h0 (B, H) -> (T, B, H)."""
+    h, output = h0, []
+    for x_t in x:
+        h = getattr(torch, nonlinearity)(
+            torch.nn.functional.linear(x_t, w_ih, b_ih) + torch.nn.functional.linear(h, w_hh, b_hh)
+        )
+        output.append(h)
+    return torch.stack(output)
+
+
+def rnn_jac_t(output: Tensor, w_hh: Tensor, nonlinearity: str = "tanh") -> Tensor:
+    """J_tᵀ = W_hhᵀ diag(φ'(z_t)), in full, (T, B, H, H): what the cell never materialises."""
+    slope = 1 - output**2 if nonlinearity == "tanh" else (output > 0).to(output)
+    return w_hh.t() * slope.unsqueeze(-2)

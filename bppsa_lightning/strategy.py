@@ -1,0 +1,140 @@
+"""The Lightning strategy: ``Trainer(strategy="bppsa")``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.plugins import CheckpointIO
+from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from bppsa_lightning import ops, planner
+from bppsa_lightning.attach import attach, attached, left_alone
+from bppsa_lightning.chains import Chain, LeftAlone
+
+
+class BPPSAStrategy(SingleDeviceStrategy):
+    """Trains on one device, the backward of every chain in the model by a scan over Jacobians.
+
+    For the time of ``fit`` the model's chains are attached (see `attach`); the user's
+    ``training_step`` and every other part of the loop run unchanged, gradients arrive through
+    autograd's own accumulation. ``validate``, ``test`` and ``predict`` on their own do not touch
+    the model.
+
+    Args:
+        algorithm: "auto" (the planner chooses), "linear", "chunked" or "blelloch".
+        device: the device, when no accelerator chooses it; by default the Trainer's.
+        accelerator: as in Lightning's strategies.
+        checkpoint_io: as in Lightning's strategies.
+        precision_plugin: as in Lightning's strategies.
+
+    Attributes:
+        chains: the attached chains; empty outside ``fit``.
+        scans: (cell, (T, B, H), plan) of each scan of the last backward.
+
+    Raises:
+        ValueError: `algorithm` is unknown, or the Trainer was given more than one device.
+    """
+
+    strategy_name = "bppsa"
+
+    # The Trainer fills this in with the devices it chose; SingleDeviceStrategy lacks it and would
+    # stay on the CPU whatever the accelerator.
+    parallel_devices: list[torch.device] | None = None
+
+    def __init__(
+        self,
+        algorithm: str = "auto",
+        device: torch.device | str | int | None = None,
+        accelerator: pl.accelerators.Accelerator | None = None,
+        checkpoint_io: CheckpointIO | None = None,
+        precision_plugin: Precision | None = None,
+    ) -> None:
+        planner.check_algorithm(algorithm, None)
+        super().__init__(
+            "cpu" if device is None else device, accelerator, checkpoint_io, precision_plugin
+        )
+        self._device_given = device is not None
+        self.algorithm = algorithm
+        self.chains: list[Chain] = []
+        self._own: list[Chain] = []
+        self.scans: list[tuple[str, tuple[int, int, int], planner.Plan]] = []
+
+    @property
+    @override
+    def root_device(self) -> torch.device:
+        if self._device_given or not self.parallel_devices:
+            return self._root_device
+        return self.parallel_devices[0]
+
+    @override
+    def setup_environment(self) -> None:
+        if self.parallel_devices and len(self.parallel_devices) > 1:
+            raise ValueError(
+                f"devices: found {len(self.parallel_devices)}, wanted 1 for strategy='bppsa', "
+                "which trains on one device so far; pass Trainer(devices=1)"
+            )
+        super().setup_environment()
+
+    @override
+    def setup(self, trainer: pl.Trainer) -> None:
+        if trainer.state.fn == TrainerFn.FITTING:
+            self._attach()
+        super().setup(trainer)
+
+    def _attach(self) -> None:
+        model = self.lightning_module
+        assert model is not None
+        already = [(chain, chain.algorithm) for chain in attached(model)]
+        self.chains = attach(model, self.algorithm)
+        for chain, algorithm in already:  # the user's own choice stands
+            chain.algorithm = algorithm
+        users = {id(chain) for chain, _ in already}
+        self._own = [chain for chain in self.chains if id(chain) not in users]
+        rank_zero_info(_summary(self.chains, left_alone(model)))
+
+    @override
+    def backward(
+        self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """The base method's frame, with a record of the scans that the gradient set off.
+
+        Returns:
+            The loss, detached.
+        """
+        self.pre_backward(closure_loss)
+        model = self.lightning_module
+        assert model is not None
+        closure_loss = self.precision_plugin.pre_backward(closure_loss, model)
+        with ops.scan_log() as log:
+            self.precision_plugin.backward(closure_loss, model, optimizer, *args, **kwargs)
+        self.scans = log.scans
+        closure_loss = self.precision_plugin.post_backward(closure_loss, model)
+        self.post_backward(closure_loss)
+        return closure_loss
+
+    @override
+    def teardown(self) -> None:
+        for chain in self._own:
+            chain.detach()
+        self.chains, self._own = [], []
+        super().teardown()
+
+
+def _summary(chains: list[Chain], alone: list[LeftAlone]) -> str:
+    scanned = ", ".join(f"{chain.name} ({chain.cell})" for chain in chains)
+    left = "; ".join(f"{item.name}: {item.reason}" for item in alone)
+    text = f"bppsa: scanning {scanned}" if chains else "bppsa: found no chain to scan"
+    return f"{text}. Left to PyTorch: {left}" if left else text
+
+
+StrategyRegistry.register(
+    BPPSAStrategy.strategy_name, BPPSAStrategy, description="Back-propagation by parallel scan"
+)

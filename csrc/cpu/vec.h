@@ -1,0 +1,102 @@
+// Vec<T, W>: W numbers in one register, by the compiler's vector extension, so that each
+// kernel is written once and is SSE, AVX2, AVX-512 or NEON by its compile flags.
+#pragma once
+
+#include <cstring>
+
+#include "isa.h"
+
+namespace bppsa::BPPSA_ISA {
+
+template <typename T, int W>
+struct VecOf {
+  typedef T type __attribute__((vector_size(W * sizeof(T))));
+};
+template <typename T, int W>
+using Vec = typename VecOf<T, W>::type;
+
+template <typename T>
+constexpr int kMaxWidth = BPPSA_VECTOR_BYTES / int(sizeof(T));
+
+template <typename T>
+struct IntOf;
+template <>
+struct IntOf<float> {
+  using type = int32_t;
+};
+template <>
+struct IntOf<double> {
+  using type = int64_t;
+};
+
+template <typename T, int W>
+BPPSA_INLINE Vec<T, W> load(const T* p) {
+  Vec<T, W> v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+template <typename T, int W>
+BPPSA_INLINE void store(T* p, Vec<T, W> v) {
+  std::memcpy(p, &v, sizeof(v));
+}
+
+template <typename T, int W>
+BPPSA_INLINE Vec<T, W> splat(T x) {
+  return Vec<T, W>{} + x;
+}
+
+template <typename T, int W>
+BPPSA_INLINE T sum(Vec<T, W> v) {
+  if constexpr (W == 1) {
+    return v[0];
+  } else {
+    Vec<T, W / 2> lo, hi;
+    std::memcpy(&lo, &v, sizeof(lo));
+    std::memcpy(&hi, reinterpret_cast<const char*>(&v) + sizeof(lo), sizeof(hi));
+    return sum<T, W / 2>(lo + hi);
+  }
+}
+
+// The width for rows of `n` numbers: the fewest half-registers of work, ties to the wider.
+// A last partial vector is laid over the one before it (see Tile), so only W <= n will do.
+template <typename T>
+inline int best_width(int64_t n) {
+  int best = 1;
+  int64_t best_cost = INT64_MAX;
+  for (int w = 1; w <= kMaxWidth<T>; w *= w == 1 ? 16 / int(sizeof(T)) : 2) {
+    if (w > n) break;
+    // A 64-byte vector costs as much as two of 32 bytes on many machines; the small bonus
+    // lets it win when it wastes nothing.
+    const int64_t unit = w * sizeof(T) > 32 ? 15 : 8;
+    const int64_t cost = ceil_div(n, w) * unit;
+    if (cost <= best_cost) best = w, best_cost = cost;
+  }
+  return best;
+}
+
+// Calls body(width) with width a compile-time constant; `w` must come from best_width.
+template <int W>
+struct Width {
+  static constexpr int value = W;
+};
+template <typename T, class Body>
+BPPSA_INLINE void with_width(int w, const Body& body) {
+  constexpr int kSse = 16 / int(sizeof(T));
+  switch (w) {
+    case kSse:
+      return body(Width<kSse>{});
+#if BPPSA_VECTOR_BYTES >= 32
+    case 2 * kSse:
+      return body(Width<2 * kSse>{});
+#endif
+#if BPPSA_VECTOR_BYTES >= 64
+    case 4 * kSse:
+      return body(Width<4 * kSse>{});
+#endif
+    default:
+      return body(Width<1>{});
+  }
+}
+
+}  // namespace bppsa::BPPSA_ISA

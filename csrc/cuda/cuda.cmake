@@ -1,0 +1,43 @@
+# _C_cuda: built wherever an nvcc is found, with or without a GPU; skipped with a message
+# otherwise. BPPSA_CUDA=OFF skips it too.
+option(BPPSA_CUDA "Build the CUDA kernels if an nvcc is found" ON)
+set(BPPSA_CUDA_ARCHITECTURES "75;80;86;89;90;100;120" CACHE STRING "CUDA architectures of _C_cuda")
+
+if(NOT BPPSA_CUDA)
+  message(STATUS "bppsa_lightning: CUDA kernels switched off (BPPSA_CUDA=OFF)")
+  return()
+endif()
+
+# An nvcc on PATH may be a wrapper script, which confuses CMake's search for the toolkit: ask
+# it where the toolkit's own nvcc is.
+if(DEFINED ENV{CUDACXX})
+  set(BPPSA_NVCC "$ENV{CUDACXX}")
+else()
+  find_program(BPPSA_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+endif()
+if(NOT BPPSA_NVCC)
+  message(STATUS "bppsa_lightning: no nvcc found, CUDA kernels are not built")
+  return()
+endif()
+execute_process(COMMAND ${BPPSA_NVCC} --dryrun -x cu -c /dev/null -o /dev/null
+                ERROR_VARIABLE dryrun OUTPUT_QUIET)
+string(REGEX MATCH "_HERE_=([^\n]*)" _ "${dryrun}")
+if(NOT EXISTS "${CMAKE_MATCH_1}/nvcc")
+  message(STATUS "bppsa_lightning: ${BPPSA_NVCC} does not work, CUDA kernels are not built")
+  return()
+endif()
+set(CMAKE_CUDA_COMPILER "${CMAKE_MATCH_1}/nvcc")
+set(CMAKE_CUDA_ARCHITECTURES ${BPPSA_CUDA_ARCHITECTURES})
+set(CMAKE_CUDA_STANDARD 20)
+enable_language(CUDA)
+
+file(GLOB BPPSA_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cu)
+add_library(_C_cuda MODULE ${BPPSA_CUDA_SOURCES})
+set_target_properties(_C_cuda PROPERTIES PREFIX "" CUDA_RUNTIME_LIBRARY Static)
+target_compile_definitions(_C_cuda PRIVATE USE_CUDA)
+target_compile_options(_C_cuda PRIVATE --threads=2 -Xcompiler=-Wall)
+target_link_libraries(_C_cuda PRIVATE torch_stable)
+if(EXISTS ${TORCH_ROOT}/lib/libtorch_cuda.so)
+  target_link_libraries(_C_cuda PRIVATE ${TORCH_ROOT}/lib/libtorch_cuda.so)
+endif()
+install(TARGETS _C_cuda LIBRARY DESTINATION bppsa_lightning)

@@ -1,0 +1,151 @@
+// The Blelloch scan with L levels (the paper's hybrid, arXiv:1907.10134, section 3.3):
+//
+//   up-sweep     node i of level l is the map of steps (i 2^l, min((i + 1) 2^l, T)]; a node
+//                is its children's composition, a lone child passes up unchanged
+//   roots        linear scan over the nodes of level L
+//   down-sweep   the right child takes its parent's carry, the left child that carry across
+//                the right child; matrix-vector products only
+//
+// Level 0 are the cell's own steps and is never stored: level 1 composes pairs of steps, and
+// the down-sweep ends by replaying those pairs. L = 0 is the linear scan. Samples go through
+// in groups, so that scratch is at most max(kBudget, one sample's T H^2) numbers' worth.
+#pragma once
+
+#include "segment.h"
+
+namespace bppsa::BPPSA_ISA {
+
+template <class Cell>
+struct BlellochGroup {
+  using T = typename Cell::T;
+  static constexpr int64_t kMaxLevels = 62;
+
+  const Cell& cell;
+  const Parallel& parallel;
+  const int64_t levels, b0, n, H;
+  int64_t nodes[kMaxLevels + 1];   // nodes a level, for one sample
+  int64_t offset[kMaxLevels + 1];  // of a level's first node, for one sample
+  int64_t total = 0;
+  Buffer<T> maps;
+  Buffer<T> carries;
+  Buffer<Segment<T>> segments;
+
+  static int64_t count_nodes(int64_t T_steps, int64_t levels) {
+    int64_t total = 0;
+    for (int64_t l = 1, m = T_steps; l <= levels; ++l) total += m = ceil_div(m, int64_t(2));
+    return total;
+  }
+
+  BlellochGroup(const Cell& cell, const Parallel& parallel, int64_t levels, int64_t b0, int64_t n)
+      : cell(cell),
+        parallel(parallel),
+        levels(levels),
+        b0(b0),
+        n(n),
+        H(cell.H()),
+        maps(n * count_nodes(cell.steps(), levels) * (H * H + H)),
+        carries(n * count_nodes(cell.steps(), levels) * H),
+        segments(n * count_nodes(cell.steps(), levels)) {
+    for (int64_t l = 1, m = cell.steps(); l <= levels; ++l) {
+      nodes[l] = m = ceil_div(m, int64_t(2));
+      offset[l] = total;
+      total += m;
+    }
+  }
+
+  int64_t index(int64_t l, int64_t i, int64_t r) const { return r * total + offset[l] + i; }
+  Segment<T>& segment(int64_t l, int64_t i, int64_t r) const {
+    return segments.data[index(l, i, r)];
+  }
+  T* carry(int64_t l, int64_t i, int64_t r) const { return carries.data + index(l, i, r) * H; }
+  int64_t lo(int64_t l, int64_t i) const { return i << l; }
+  int64_t hi(int64_t l, int64_t i) const { return min((i + 1) << l, cell.steps()); }
+
+  // Calls body(node, sample, walker) for each node of level l and sample of the group.
+  template <class Body>
+  void for_each_node(int64_t l, const Body& body) const {
+    for_each_index(parallel, nodes[l] * n, [&](int64_t j) {
+      Walker<Cell> walker(cell, H);
+      body(j / n, j % n, walker);
+    });
+  }
+
+  void up_sweep() {
+    for_each_node(1, [&](int64_t i, int64_t r, Walker<Cell>& walker) {
+      Segment<T>& node = place(1, i, r);
+      Buffer<T> spare(H * H);
+      compose_steps(cell, hi(1, i), lo(1, i), b0 + r, walker, spare.data, node);
+    });
+    for (int64_t l = 2; l <= levels; ++l)
+      for_each_node(l, [&](int64_t i, int64_t r, Walker<Cell>&) {
+        Segment<T>& node = place(l, i, r);
+        const Segment<T>& left = segment(l - 1, 2 * i, r);
+        if (2 * i + 1 == nodes[l - 1]) {
+          std::memcpy(node.product, left.product, H * H * sizeof(T));
+          std::memcpy(node.shift, left.shift, H * sizeof(T));
+          node.size = left.size;
+          return;
+        }
+        const Segment<T>& right = segment(l - 1, 2 * i + 1, r);
+        cell.product(H, H, H, right.product, left.product, nullptr, 0, node.product);
+        cell.product(1, H, H, right.shift, left.product, left.shift, 0, node.shift);
+        measure(node, H);
+      });
+  }
+
+  void scan_roots() {
+    for_each_index(parallel, n, [&](int64_t r) {
+      Walker<Cell> walker(cell, 1);
+      const int64_t roots = nodes[levels];
+      cell.last(b0 + r, 1, carry(levels, roots - 1, r));
+      for (int64_t i = roots - 1; i > 0; --i)
+        cross(cell, segment(levels, i, r), hi(levels, i), lo(levels, i), b0 + r,
+              carry(levels, i, r), carry(levels, i - 1, r), walker);
+    });
+  }
+
+  void down_sweep() {
+    for (int64_t l = levels; l > 1; --l)
+      for_each_node(l, [&](int64_t i, int64_t r, Walker<Cell>& walker) {
+        const T* g = carry(l, i, r);
+        const int64_t left = 2 * i, right = 2 * i + 1;
+        if (right == nodes[l - 1]) {
+          std::memcpy(carry(l - 1, left, r), g, H * sizeof(T));
+          return;
+        }
+        std::memcpy(carry(l - 1, right, r), g, H * sizeof(T));
+        cross(cell, segment(l - 1, right, r), hi(l - 1, right), lo(l - 1, right), b0 + r, g,
+              carry(l - 1, left, r), walker);
+      });
+    for_each_node(1, [&](int64_t i, int64_t r, Walker<Cell>& walker) {
+      std::memcpy(walker.g, carry(1, i, r), H * sizeof(T));
+      walker.template walk<true>(cell, hi(1, i), lo(1, i), b0 + r, 1);
+      if (i == 0) cell.first(b0 + r, 1, walker.g);
+    });
+  }
+
+ private:
+  Segment<T>& place(int64_t l, int64_t i, int64_t r) {
+    T* map = maps.data + index(l, i, r) * (H * H + H);
+    segment(l, i, r) = {map, map + H * H, T(0)};
+    return segment(l, i, r);
+  }
+};
+
+template <class Cell>
+void blelloch_scan(const Cell& cell, int64_t levels, const Parallel& parallel) {
+  constexpr int64_t kBudget = int64_t(64) << 20;
+  if (levels == 0 || cell.steps() == 0) return linear_scan(cell, parallel);
+  const int64_t H = cell.H();
+  const int64_t bytes = BlellochGroup<Cell>::count_nodes(cell.steps(), levels) * (H * H + 2 * H) *
+                        int64_t(sizeof(typename Cell::T));
+  const int64_t size = max(int64_t(1), kBudget / bytes);
+  for (int64_t b = 0; b < cell.batch(); b += size) {
+    BlellochGroup<Cell> group(cell, parallel, levels, b, min(size, cell.batch() - b));
+    group.up_sweep();
+    group.scan_roots();
+    group.down_sweep();
+  }
+}
+
+}  // namespace bppsa::BPPSA_ISA

@@ -1,0 +1,50 @@
+// What the scan algorithms share on the CPU: scratch memory, groups of samples, a parallel loop.
+#pragma once
+
+#include <cstdlib>
+#include <new>
+
+#include "../cpu/isa.h"
+#include "../cpu/kernels.h"
+
+namespace bppsa::BPPSA_ISA {
+
+// Uninitialised memory for the life of the object.
+template <typename T>
+struct Buffer {
+  T* data;
+
+  explicit Buffer(int64_t n) : data(static_cast<T*>(std::malloc(n * sizeof(T) + 64))) {
+    if (!data) throw std::bad_alloc();
+  }
+  ~Buffer() { std::free(data); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+};
+
+// The batch in nearly equal groups, at least one a thread where there are samples enough,
+// each small enough that its vectors stay in the first-level cache.
+struct Groups {
+  static constexpr int64_t kMaxSize = 64;
+  int64_t batch, count;
+
+  Groups(int64_t batch, int64_t threads)
+      : batch(batch),
+        count(batch == 0 ? 0 : min(batch, ceil_div(ceil_div(batch, kMaxSize), threads) * threads)) {
+  }
+  int64_t begin(int64_t i) const { return batch * i / count; }
+  int64_t size(int64_t i) const { return begin(i + 1) - begin(i); }
+};
+
+template <class Body>
+inline void for_each_index(const Parallel& parallel, int64_t n, const Body& body) {
+  if (n <= 1 || parallel.threads <= 1) {
+    for (int64_t i = 0; i < n; ++i) body(i);
+    return;
+  }
+  parallel.run(n, const_cast<Body*>(&body), [](void* context, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) (*static_cast<const Body*>(context))(i);
+  });
+}
+
+}  // namespace bppsa::BPPSA_ISA

@@ -1,0 +1,5 @@
+"""Lightning datamodules of the experiments."""
+
+from .bitstream import BitstreamDataModule
+
+__all__ = ["BitstreamDataModule"]
