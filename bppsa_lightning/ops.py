@@ -237,9 +237,9 @@ def _rnn_backward(ctx: Any, grad_output: Tensor | None, grad_hn: Tensor | None) 
     flat = grad_z.reshape(T * B, H)
     grad_b = flat.sum(0) if want_b_ih or want_b_hh else None
     return (
-        (flat @ w_ih).view(T, B, -1) if want_x else None,
+        (flat @ w_ih).view(x.shape) if want_x else None,
         grad_h0 if want_h0 else None,
-        flat.t() @ x.reshape(T * B, -1) if want_w_ih else None,
+        flat.t() @ x.reshape(T * B, x.shape[-1]) if want_w_ih else None,
         _product_with_previous(grad_z, output, h0) if want_w_hh else None,
         grad_b if want_b_ih else None,
         grad_b if want_b_hh else None,

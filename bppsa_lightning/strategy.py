@@ -45,10 +45,6 @@ class BPPSAStrategy(SingleDeviceStrategy):
 
     strategy_name = "bppsa"
 
-    # The Trainer fills this in with the devices it chose; SingleDeviceStrategy lacks it and would
-    # stay on the CPU whatever the accelerator.
-    parallel_devices: list[torch.device] | None = None
-
     def __init__(
         self,
         algorithm: str = "auto",
@@ -62,23 +58,37 @@ class BPPSAStrategy(SingleDeviceStrategy):
             "cpu" if device is None else device, accelerator, checkpoint_io, precision_plugin
         )
         self._device_given = device is not None
+        self._devices: list[torch.device] = []
         self.algorithm = algorithm
         self.chains: list[Chain] = []
         self._own: list[Chain] = []
         self.scans: list[tuple[str, tuple[int, int, int], planner.Plan]] = []
 
     @property
+    def parallel_devices(self) -> list[torch.device] | None:
+        """None, so that each Trainer that is given this instance chooses its own devices.
+
+        The Trainer writes its choice here. SingleDeviceStrategy has no such place, and would stay
+        on the CPU whatever the accelerator.
+        """
+        return None
+
+    @parallel_devices.setter
+    def parallel_devices(self, devices: list[torch.device]) -> None:
+        self._devices = devices
+
+    @property
     @override
     def root_device(self) -> torch.device:
-        if self._device_given or not self.parallel_devices:
+        if self._device_given or not self._devices:
             return self._root_device
-        return self.parallel_devices[0]
+        return self._devices[0]
 
     @override
     def setup_environment(self) -> None:
-        if self.parallel_devices and len(self.parallel_devices) > 1:
+        if len(self._devices) > 1:
             raise ValueError(
-                f"devices: found {len(self.parallel_devices)}, wanted 1 for strategy='bppsa', "
+                f"devices: found {len(self._devices)}, wanted 1 for strategy='bppsa', "
                 "which trains on one device so far; pass Trainer(devices=1)"
             )
         super().setup_environment()

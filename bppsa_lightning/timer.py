@@ -22,18 +22,19 @@ class StepTimer(Callback):
     the device's.
 
     Args:
-        log: log the three as "seconds/forward", "seconds/backward" and "seconds/step" at every
-            logging step of the Trainer.
+        log: log "seconds/forward", "seconds/backward", "seconds/step" and "seconds/elapsed" (wall
+            clock since training began, everything included) at every logging step of the Trainer.
 
     Attributes:
         forward: seconds of each step so far. backward, step: likewise.
     """
 
     def __init__(self, log: bool = True) -> None:
-        self.log = log
+        self._logs = log  # `self.log` is where the Trainer puts the model's own
         self.forward: list[float] = []
         self.backward: list[float] = []
         self.step: list[float] = []
+        self._train_start = 0.0
         self._start = 0.0
         self._backward_start: float | None = None
         self._forward_end: float | None = None
@@ -43,6 +44,10 @@ class StepTimer(Callback):
         """Median seconds of "forward", "backward" and "step"; empty before the first step."""
         parts = {"forward": self.forward, "backward": self.backward, "step": self.step}
         return {name: median(values) for name, values in parts.items() if values}
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, *args: Any) -> None:
+        self._train_start = _now(trainer)
 
     @override
     def on_train_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
@@ -70,12 +75,13 @@ class StepTimer(Callback):
         self.forward.append(forward_end - self._start)
         self.backward.append(self._backward_sum)
         self.step.append(end - self._start)
-        if self.log:
+        if self._logs:
             pl_module.log_dict(
                 {
                     "seconds/forward": self.forward[-1],
                     "seconds/backward": self.backward[-1],
                     "seconds/step": self.step[-1],
+                    "seconds/elapsed": end - self._train_start,
                 }
             )
 

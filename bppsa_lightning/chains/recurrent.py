@@ -100,6 +100,8 @@ class RecurrentChain(Chain):
             return f"dtype {input.dtype}"
         if not self._shapes_fit(input, hx):
             return "shapes that nn.RNN refuses"
+        if not self._weights_fit():
+            return "weights of unusual shapes"
         if not torch.compiler.is_compiling():
             if torch._C._are_functorch_transforms_active():
                 return "inside a torch.func transform"
@@ -119,3 +121,9 @@ class RecurrentChain(Chain):
             return True
         batch = (input.shape[1 - time],) if batched else ()
         return isinstance(hx, Tensor) and tuple(hx.shape) == (1, *batch, module.hidden_size)
+
+    def _weights_fit(self) -> bool:
+        size, hidden = self.module.input_size, self.module.hidden_size
+        usual = [(hidden, size), (hidden, hidden), (hidden,), (hidden,)]
+        weights = self.module._flat_weights
+        return [None if w is None else tuple(w.shape) for w in weights] == usual[: len(weights)]

@@ -1,0 +1,154 @@
+"""Trains one experiment twice from the same seed, by scan and by stock PyTorch, and compares.
+
+    python experiments/compare.py bitstream_rnn [arguments of its `fit`]
+
+Each run is a process of its own. Writes runs/<experiment>/{bppsa,stock}/ (logs, checkpoints),
+runs/<experiment>/curve.png (loss over steps: the curves should coincide; loss over wall-clock
+time) and summary.json, and prints a table. `--record` keeps picture and summary in
+experiments/records/ too.
+"""
+
+import argparse
+import csv
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from statistics import mean, median
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import record
+
+HERE = Path(__file__).parent
+RUNS = {"bppsa": "bppsa", "stock": "auto"}  # name: value of --trainer.strategy
+COLOURS = {"bppsa": "#0072b2", "stock": "#d55e00"}
+PARTS = ("forward", "backward", "step")
+FINAL = 20  # logged losses averaged for the final one
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("experiment", help="name of a file in experiments/, such as bitstream_rnn")
+    parser.add_argument("--record", action="store_true", help="keep results in experiments/records")
+    arguments, fit_arguments = parser.parse_known_args()
+    script = HERE / f"{arguments.experiment}.py"
+    if not script.is_file():
+        parser.error(f"experiment: found {arguments.experiment!r}, wanted a file {script}")
+
+    folder = Path("runs") / arguments.experiment
+    logs = {}
+    for name, strategy in RUNS.items():
+        print(f"--- {arguments.experiment}: {name} (strategy={strategy!r})", flush=True)
+        train(script, folder / name, strategy, fit_arguments)
+        logs[name] = read(folder / name / "csv" / "last" / "metrics.csv")
+    summary = summarise(logs)
+    draw(logs, summary, folder / "curve.png", arguments.experiment)
+    results = {"experiment": arguments.experiment, "arguments": fit_arguments, **summary}
+    record.write(folder / "summary.json", results)
+    if arguments.record:
+        record.write(record.RECORDS / f"{arguments.experiment}.json", results)
+        shutil.copy(folder / "curve.png", record.RECORDS / f"{arguments.experiment}.png")
+    print(table(summary))
+    print(f"\ncurves: {folder / 'curve.png'}   summary: {folder / 'summary.json'}")
+
+
+def train(script: Path, folder: Path, strategy: str, arguments: list[str]) -> None:
+    """One run, with the experiment's YAML moved to `folder`; earlier results there are removed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    config = folder / "defaults.yaml"
+    text = script.with_suffix(".yaml").read_text()
+    config.write_text(text.replace(f"runs/{script.stem}", folder.as_posix()))
+    command = [sys.executable, str(script), "fit", "--config", str(config)]
+    command += ["--trainer.strategy", strategy, *arguments]
+    try:
+        subprocess.run(command, check=True)
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"{script.name} with strategy={strategy!r} ended with status {error.returncode}")
+    except KeyboardInterrupt:
+        sys.exit(f"\ninterrupted; run the same command again to start {script.stem} afresh")
+
+
+def read(path: Path) -> dict[str, list[tuple[int, float]]]:
+    """{metric: [(step, value), …]} of a CSVLogger's file."""
+    series: dict[str, list[tuple[int, float]]] = {}
+    with path.open() as file:
+        for row in csv.DictReader(file):
+            for name, value in row.items():
+                if value and name not in ("step", "epoch"):
+                    series.setdefault(name, []).append((int(row["step"]), float(value)))
+    return series
+
+
+def values(series: list[tuple[int, float]]) -> list[float]:
+    return [value for _, value in series]
+
+
+def summarise(logs: dict[str, dict]) -> dict[str, dict]:
+    """Final loss, accuracy and median seconds a step of each run; speed-ups; largest loss gap."""
+    summary: dict[str, dict] = {}
+    for name, log in logs.items():
+        summary[name] = {
+            "final_train_loss": mean(values(log["train/loss"])[-FINAL:]),
+            "val_loss": values(log["val/loss"])[-1],
+            "val_accuracy": values(log["val/accuracy"])[-1],
+            "seconds": {part: median(values(log[f"seconds/{part}"])) for part in PARTS},
+            "seconds_of_training": values(log["seconds/elapsed"])[-1],
+        }
+    ours, stock = (summary[name]["seconds"] for name in RUNS)
+    summary["speed_up"] = {part: stock[part] / ours[part] for part in PARTS}
+    summary["speed_up"]["training"] = (
+        summary["stock"]["seconds_of_training"] / summary["bppsa"]["seconds_of_training"]
+    )
+    pairs = zip(*(values(logs[name]["train/loss"]) for name in RUNS), strict=True)
+    summary["largest_relative_loss_difference"] = max(abs(a - b) / abs(b) for a, b in pairs)
+    return summary
+
+
+def table(summary: dict[str, dict]) -> str:
+    columns = "".join(f"{name:>11}" for name in (*PARTS, "training"))
+    lines = [f"{'':7}{'loss':>9}{'val acc':>9}{columns}"]
+    for name in RUNS:
+        run = summary[name]
+        times = "".join(f"{run['seconds'][part] * 1e3:>8.2f} ms" for part in PARTS)
+        lines.append(
+            f"{name:7}{run['final_train_loss']:>9.4f}{run['val_accuracy']:>9.1%}{times}"
+            f"{run['seconds_of_training']:>9.1f} s"
+        )
+    ratios = "".join(f"{summary['speed_up'][part]:>10.1f}x" for part in (*PARTS, "training"))
+    lines.append(f"{'speed-up':25}{ratios}")
+    gap = summary["largest_relative_loss_difference"]
+    lines.append(f"largest relative difference between the two loss curves: {gap:.1e}")
+    return "\n".join(lines)
+
+
+def draw(logs: dict[str, dict], summary: dict[str, dict], path: Path, title: str) -> None:
+    figure, (by_step, by_time) = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="tight")
+    for name, log in logs.items():
+        style = {"color": COLOURS[name], "label": name}
+        # The stock curve lies under a dashed one, or a curve that coincides would hide it.
+        style |= {"lw": 1.2, "ls": "--"} if name == "bppsa" else {"lw": 3, "alpha": 0.45}
+        order = {"zorder": 3 if name == "bppsa" else 2}
+        smooth = running_mean(values(log["train/loss"]))
+        by_step.plot([step for step, _ in log["train/loss"]], smooth, **style, **order)
+        by_time.plot(values(log["seconds/elapsed"]), smooth, **style | {"ls": "-"}, **order)
+    by_step.set(xlabel="step", ylabel="training loss (running mean)", title="The curves coincide")
+    ratio = summary["speed_up"]["training"]
+    by_time.set(xlabel="seconds of training", title=f"The same training in {ratio:.1f}x less time")
+    for axes in (by_step, by_time):
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.suptitle(title)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def running_mean(series: list[float], window: int = 15) -> list[float]:
+    return [mean(series[max(0, i - window + 1) : i + 1]) for i in range(len(series))]
+
+
+if __name__ == "__main__":
+    main()
