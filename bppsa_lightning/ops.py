@@ -33,7 +33,7 @@ def cpu_capability() -> str:
 # --- What a backward did -------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(eq=False)  # two open logs with equal contents are still two
 class ScanLog:
     """The scans of one backward pass, in the order in which gradients flowed.
 
@@ -191,7 +191,8 @@ def rnn(
     h_t = φ(W_ih x_t + b_ih + W_hh h_{t-1} + b_hh), φ = tanh or relu.
 
     Args:
-        x: (T, B, I), T >= 1, on the CPU, float32 or float64; all tensors share its dtype.
+        x: (T, B, I), T >= 1, on the CPU, float32 or float64; all tensors share its dtype and
+            device.
         h0: (B, H), or None for zeros.
         w_ih: (H, I). w_hh: (H, H). b_ih, b_hh: (H,) or None.
         nonlinearity: "tanh" or "relu".
@@ -201,19 +202,70 @@ def rnn(
         output (T, B, H), the state of each step, and h_n (B, H), the last one. Differentiable any
         number of times.
 
+    Raises:
+        TypeError: an argument is not a tensor, or of another dtype.
+        ValueError: shapes, devices, nonlinearity or algorithm do not fit.
+
     The backward is the reverse scan over J_tᵀ = W_hhᵀ diag(φ'(z_t)), never held as matrices, then
     one GEMM over time and batch for each parameter.
     """
+    _check_rnn(x, h0, w_ih, w_hh, b_ih, b_hh, nonlinearity)
+    planner.check_algorithm(algorithm, None)
     x = x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
     w_ih, w_hh = w_ih.contiguous(), w_hh.contiguous()
     h0, b_ih, b_hh = (None if t is None else t.contiguous() for t in (h0, b_ih, b_hh))
     return torch.ops.bppsa.rnn(x, h0, w_ih, w_hh, b_ih, b_hh, nonlinearity, algorithm)
 
 
+def _check_rnn(
+    x: Tensor,
+    h0: Tensor | None,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None,
+    b_hh: Tensor | None,
+    nonlinearity: str,
+) -> None:
+    if nonlinearity not in ("tanh", "relu"):
+        raise ValueError(f"nonlinearity: found {nonlinearity!r}, wanted 'tanh' or 'relu'")
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x: found {type(x).__name__}, wanted a torch.Tensor")
+    if x.dim() != 3 or x.shape[0] < 1:
+        raise ValueError(f"x: found shape {tuple(x.shape)}, wanted (T, B, I) with T >= 1")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"x: found dtype {x.dtype}, wanted float32 or float64")
+    if x.device.type not in ("cpu", "meta"):
+        raise ValueError(f"x: found on {x.device}, wanted on the CPU: no RNN kernel there yet")
+    if not isinstance(w_hh, Tensor) or w_hh.dim() != 2 or w_hh.shape[0] < 1:
+        raise ValueError("w_hh: wanted a tensor (H, H) with H >= 1")
+    B, I, H = x.shape[1], x.shape[2], w_hh.shape[0]
+    wanted = {
+        "h0": (h0, (B, H), True),
+        "w_ih": (w_ih, (H, I), False),
+        "w_hh": (w_hh, (H, H), False),
+        "b_ih": (b_ih, (H,), True),
+        "b_hh": (b_hh, (H,), True),
+    }
+    for name, (tensor, shape, optional) in wanted.items():
+        if tensor is None and optional:
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name}: found {type(tensor).__name__}, wanted a torch.Tensor")
+        if tuple(tensor.shape) != shape:
+            raise ValueError(f"{name}: found shape {tuple(tensor.shape)}, wanted {shape}")
+        if tensor.dtype != x.dtype:
+            raise TypeError(f"{name}: found dtype {tensor.dtype}, wanted x's {x.dtype}")
+        if tensor.device != x.device:
+            raise ValueError(f"{name}: found on {tensor.device}, wanted on x's {x.device}")
+
+
 def _rnn_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, h0, w_ih, w_hh, _, _, ctx.nonlinearity, ctx.algorithm = inputs
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, h0, w_ih, w_hh, output[0])
+    # Kept only where a gradient needs it: what is not kept may be changed in place.
+    want_x, _, want_w_ih, *_ = ctx.needs_input_grad
+    ctx.x_shape = x.shape
+    ctx.save_for_backward(x if want_w_ih else None, h0, w_ih if want_x else None, w_hh, output[0])
 
 
 def _rnn_backward(ctx: Any, grad_output: Tensor | None, grad_hn: Tensor | None) -> tuple[Any, ...]:
@@ -237,7 +289,7 @@ def _rnn_backward(ctx: Any, grad_output: Tensor | None, grad_hn: Tensor | None) 
     flat = grad_z.reshape(T * B, H)
     grad_b = flat.sum(0) if want_b_ih or want_b_hh else None
     return (
-        (flat @ w_ih).view(x.shape) if want_x else None,
+        (flat @ w_ih).view(ctx.x_shape) if want_x else None,
         grad_h0 if want_h0 else None,
         flat.t() @ x.reshape(T * B, x.shape[-1]) if want_w_ih else None,
         _product_with_previous(grad_z, output, h0) if want_w_hh else None,

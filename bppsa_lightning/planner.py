@@ -16,6 +16,7 @@ idle otherwise: many more workers than samples, and a small state.
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 
@@ -136,7 +137,11 @@ def choose(
     """
     T, B, H = int(T), int(B), int(H)
     check_algorithm(algorithm, levels, T)
-    on = machine(device)
+    return _choose(T, B, H, machine(device), algorithm, levels)
+
+
+@lru_cache(maxsize=4096)
+def _choose(T: int, B: int, H: int, on: Machine, algorithm: str, levels: int | None) -> Plan:
     if algorithm == "auto" and levels is None:
         plans = _candidates(T)
         costs = [estimate(p, T, B, H, on) for p in plans]

@@ -43,7 +43,7 @@ def main() -> None:
     for name, strategy in RUNS.items():
         print(f"--- {arguments.experiment}: {name} (strategy={strategy!r})", flush=True)
         train(script, folder / name, strategy, fit_arguments)
-        logs[name] = read(folder / name / "csv" / "last" / "metrics.csv")
+        logs[name] = read(folder / name / "csv" / "version_0" / "metrics.csv")
     summary = summarise(logs)
     draw(logs, summary, folder / "curve.png", arguments.experiment)
     results = {"experiment": arguments.experiment, "arguments": fit_arguments, **summary}

@@ -65,8 +65,8 @@ def relative_error(found, wanted):
     """max |found - wanted| / max |wanted|, computed in float64; 0 for empty tensors."""
     if not wanted.numel():
         return 0.0
-    difference = (found.detach().cpu().double() - wanted.detach().cpu().double()).abs().max()
-    return float(difference / wanted.detach().abs().max().clamp_min(1e-300).cpu())
+    found, wanted = (t.detach().cpu().double() for t in (found, wanted))
+    return float((found - wanted).abs().max() / wanted.abs().max().clamp_min(1e-300))
 
 
 def with_capability(level):

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bppsa_lightning.datasets import BitstreamDataModule, bitstream
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from torch.utils.data import DistributedSampler
+
+from bppsa_lightning.datasets import BitstreamDataModule, bitstream
 
 SPLITS = ("train", "val", "test")
 SMALL = {"steps": 50, "num_samples": 60, "num_val_samples": 40, "num_test_samples": 20}

@@ -29,7 +29,7 @@ def run(folder, script, *arguments, check=True):
 
 
 def losses(folder):
-    rows = (folder / "csv" / "last" / "metrics.csv").read_text().splitlines()
+    rows = (folder / "csv" / "version_0" / "metrics.csv").read_text().splitlines()
     column = rows[0].split(",").index("train/loss")
     return [float(row.split(",")[column]) for row in rows[1:] if row.split(",")[column]]
 

@@ -260,3 +260,47 @@ def test_memory_of_a_long_chain_is_a_few_states():
         rnn(x)[0].mean().backward()
     grown = [event.self_cpu_memory_usage for event in profiler.key_averages()]
     assert 0 < sum(size for size in grown if size > 0) < 8 * T * B * H * 4
+
+
+X, H0, W_IH, W_HH, B_IH, B_HH = make(5, 2, 3, 4)
+BAD_CALLS = {
+    "no tensor": (([1.0], H0, W_IH, W_HH), TypeError, "x: found list"),
+    "two dimensions": ((X[0], H0, W_IH, W_HH), ValueError, r"x: found shape \(2, 3\), wanted"),
+    "no steps": ((X[:0], H0, W_IH, W_HH), ValueError, "with T >= 1"),
+    "integers": ((X.long(), H0, W_IH, W_HH), TypeError, "x: found dtype torch.int64"),
+    "other dtype": ((X.float(), None, W_IH, W_HH), TypeError, "w_ih: found dtype torch.float64"),
+    "h0 of one sample": ((X, H0[:1], W_IH, W_HH), ValueError, r"h0: found shape \(1, 4\), wanted"),
+    "half a state": ((X, H0[:, :2], W_IH, W_HH), ValueError, "h0: found shape"),
+    "short bias": ((X, H0, W_IH, W_HH, B_IH[:1]), ValueError, r"b_ih: found shape \(1,\)"),
+    "w_hh not square": ((X, H0, W_IH, W_HH[:, :2]), ValueError, r"w_hh: found shape \(4, 2\)"),
+    "other device": ((X, H0.to("meta"), W_IH, W_HH), ValueError, "h0: found on meta"),
+    "nonlinearity": ((X, H0, W_IH, W_HH, B_IH, B_HH, "gelu"), ValueError, "found 'gelu', wanted"),
+    "algorithm": ((X, H0, W_IH, W_HH, None, None, "tanh", "fast"), ValueError, "found 'fast'"),
+}
+
+
+@pytest.mark.parametrize("arguments, error, message", BAD_CALLS.values(), ids=BAD_CALLS.keys())
+def test_bad_calls_name_argument_found_and_wanted(arguments, error, message):
+    with pytest.raises(error, match=message):
+        bl.ops.rnn(*arguments)
+
+
+def test_kernel_arguments_are_checked_below_python_too():
+    for bad in ({"h0": H0[:1]}, {"w_hh": W_HH.float()}, {"b_ih": B_IH[:1]}, {"w_ih": W_IH.t()}):
+        good = {"h0": H0, "w_ih": W_IH, "w_hh": W_HH, "b_ih": B_IH, "b_hh": B_HH}
+        with pytest.raises(RuntimeError, match=f"{next(iter(bad))}: wanted"):
+            torch.ops.bppsa.rnn(X, **{**good, **bad}, nonlinearity="tanh", algorithm="auto")
+    output = bl.ops.rnn(X, H0, W_IH, W_HH)[0]
+    with pytest.raises(RuntimeError, match="grad_output: wanted"):
+        torch.ops.bppsa.rnn_backward(output[1:], None, output, W_HH, "tanh", "linear", 0, 0)
+
+
+def test_what_no_gradient_needs_may_change_in_place():
+    """As with PyTorch: w_ih is only kept for the gradient of x."""
+    x, h0, w_ih, w_hh, *_ = make(5, 2, 3, 4)
+    w_ih.requires_grad_()
+    output = bl.ops.rnn(x, h0, w_ih, w_hh)[0]
+    wanted = torch.autograd.grad(output.sum(), w_ih, retain_graph=True)[0]
+    with torch.no_grad():
+        w_ih.zero_()
+    assert torch.equal(torch.autograd.grad(output.sum(), w_ih)[0], wanted)

@@ -25,15 +25,15 @@ std::tuple<Tensor, Tensor> rnn_cpu(const Tensor& x, const std::optional<Tensor>&
                                    const std::optional<Tensor>& b_ih,
                                    const std::optional<Tensor>& b_hh,
                                    const std::string& nonlinearity, const std::string&) {
+  STD_TORCH_CHECK(x.dim() == 3 && x.size(0) >= 1, "rnn: wanted x (T, B, I) with T >= 1");
+  STD_TORCH_CHECK(w_hh.dim() == 2, "w_hh: wanted (H, H)");
   const int64_t T = x.size(0), B = x.size(1), I = x.size(2), H = w_hh.size(0);
-  STD_TORCH_CHECK(x.dim() == 3 && T >= 1, "rnn: wanted x (T, B, I) with T >= 1");
-  STD_TORCH_CHECK(w_ih.size(0) == H && w_ih.size(1) == I && w_hh.size(1) == H,
-                  "rnn: wanted w_ih (H, I) and w_hh (H, H)");
   STD_TORCH_CHECK(x.stride(2) == 1 || I == 1, "rnn: wanted x contiguous in its last dimension");
-  check_contiguous(w_ih, "w_ih");
-  check_contiguous(w_hh, "w_hh");
-  for (const auto* t : {&h0, &b_ih, &b_hh})
-    if (t->has_value()) check_contiguous(**t, "h0, b_ih and b_hh");
+  check_operand(h0, "h0", x, {B, H});
+  check_operand(w_ih, "w_ih", x, {H, I});
+  check_operand(w_hh, "w_hh", x, {H, H});
+  check_operand(b_ih, "b_ih", x, {H});
+  check_operand(b_hh, "b_hh", x, {H});
   Tensor output = empty_beside(x, {T, B, H});
   Tensor hn = empty_beside(x, {B, H});
 
@@ -63,8 +63,8 @@ std::tuple<Tensor, Tensor> rnn_backward_cpu(const std::optional<Tensor>& grad_ou
                                             int64_t levels) {
   STD_TORCH_CHECK(kept.dim() == 3, "rnn_backward: wanted kept (T, B, H)");
   const int64_t T = kept.size(0), B = kept.size(1), H = kept.size(2);
-  check_contiguous(kept, "kept");
-  check_contiguous(w_hh, "w_hh");
+  check_operand(kept, "kept", kept, {T, B, H});
+  check_operand(w_hh, "w_hh", kept, {H, H});
   Tensor grad_z = empty_beside(kept, {T, B, H});
   Tensor grad_h0 = empty_beside(kept, {B, H});
 
@@ -74,13 +74,16 @@ std::tuple<Tensor, Tensor> rnn_backward_cpu(const std::optional<Tensor>& grad_ou
   args.T = T, args.B = B, args.H = H;
   args.kept = kept.data_ptr(), args.w_hh = w_hh.data_ptr();
   if (grad_output.has_value()) {
-    STD_TORCH_CHECK(grad_output->stride(2) == 1 || H == 1,
-                    "rnn_backward: wanted grad_output contiguous in its last dimension");
+    STD_TORCH_CHECK(
+        grad_output->dim() == 3 && grad_output->size(0) == T && grad_output->size(1) == B &&
+            grad_output->size(2) == H && grad_output->scalar_type() == kept.scalar_type() &&
+            (grad_output->stride(2) == 1 || H == 1),
+        "grad_output: wanted (T, B, H) of kept's dtype, contiguous in its last dimension");
     args.grad = grad_output->data_ptr();
     args.grad_stride[0] = grad_output->stride(0), args.grad_stride[1] = grad_output->stride(1);
   }
   if (grad_hn.has_value()) {
-    check_contiguous(*grad_hn, "grad_hn");
+    check_operand(*grad_hn, "grad_hn", kept, {B, H});
     args.grad_last = grad_hn->data_ptr();
   }
   args.grad_z = grad_z.data_ptr(), args.grad_h0 = grad_h0.data_ptr();

@@ -92,7 +92,7 @@ struct Tile {
 // register file.
 constexpr int tile_rows(int nv) {
 #if BPPSA_VECTOR_REGISTERS >= 32
-  return nv <= 3 ? 8 : 4;
+  return nv == 1 ? 8 : 4;
 #else
   return nv == 1 ? 8 : nv <= 3 ? 4 : 2;
 #endif
@@ -143,8 +143,8 @@ BPPSA_INLINE void for_each_tile(int64_t rows, int64_t cols, const Body& body) {
 // out = rows * matrix + addend: rows (n x K), matrix (K x cols), out (n x cols), all contiguous;
 // addend (n x cols) with its rows ld_addend apart, or null for none.
 template <typename T>
-using RowsTimesMatrix = void (*)(int64_t n, int64_t K, int64_t cols, const T* rows,
-                                 const T* matrix, const T* addend, int64_t ld_addend, T* out);
+using RowsTimesMatrix = void (*)(int64_t n, int64_t K, int64_t cols, const T* rows, const T* matrix,
+                                 const T* addend, int64_t ld_addend, T* out);
 
 template <typename T, int W>
 void rows_times_matrix_of_width(int64_t n, int64_t K, int64_t cols, const T* rows, const T* matrix,

@@ -61,9 +61,20 @@ inline Tensor empty_beside(const Tensor& t, std::initializer_list<int64_t> size)
   return torch::stable::new_empty(t, torch::headeronly::IntHeaderOnlyArrayRef(size));
 }
 
-// A kernel that trusts a layout says so: Python's checks have made it true.
-inline void check_contiguous(const Tensor& t, const char* name) {
-  STD_TORCH_CHECK(t.is_contiguous(), name, ": wanted a contiguous tensor");
+// What a kernel will read as contiguous memory of `like`'s dtype must be that; Python's checks
+// say the same with more words.
+inline void check_operand(const Tensor& t, const char* name, const Tensor& like,
+                          std::initializer_list<int64_t> size) {
+  bool same = t.dim() == int64_t(size.size()) && t.is_contiguous() &&
+              t.scalar_type() == like.scalar_type() && t.is_cpu();
+  int64_t d = 0;
+  for (int64_t n : size) same = same && t.size(d++) == n;
+  STD_TORCH_CHECK(same, name, ": wanted another shape, dtype or device, contiguous");
+}
+
+inline void check_operand(const std::optional<Tensor>& t, const char* name, const Tensor& like,
+                          std::initializer_list<int64_t> size) {
+  if (t.has_value()) check_operand(*t, name, like, size);
 }
 
 }  // namespace bppsa
