@@ -53,14 +53,20 @@ class Machine:
     Attributes:
         workers: cores or multiprocessors that work side by side.
         multiply_adds: a second and worker, on operands in cache, float32.
-        latency: seconds of one dependent matrix-vector step, whatever its size.
+        step: seconds of one dependent matrix-vector step beside its multiply-adds.
+        product: likewise of one product of a Jacobian with the product so far.
+        task: seconds to set up one parallel task.
         barrier: seconds to start or join a parallel phase.
+        groups: whether a worker steps several samples side by side (or one after the other).
     """
 
     workers: int
     multiply_adds: float
-    latency: float
+    step: float
+    product: float
+    task: float
     barrier: float
+    groups: bool
 
 
 def _workers(device: torch.device) -> int:
@@ -70,10 +76,14 @@ def _workers(device: torch.device) -> int:
 
 
 def machine(device: torch.device) -> Machine:
-    """The machine model of a device; constants are orders of magnitude, set by measurement."""
+    """The machine model of a device.
+
+    The CPU's constants fit measurements of both cells on two cores to about a factor of two; those
+    of CUDA are reasoned, not measured.
+    """
     if device.type == "cuda":
-        return Machine(_workers(device), 50e9, 1.0e-6, 5e-6)
-    return Machine(_workers(device), 25e9, 40e-9, 4e-6)
+        return Machine(_workers(device), 50e9, 1e-6, 2e-6, 0.0, 5e-6, groups=False)
+    return Machine(_workers(device), 25e9, 20e-9, 40e-9, 50e-9, 4e-6, groups=True)
 
 
 def max_levels(T: int) -> int:
@@ -83,28 +93,35 @@ def max_levels(T: int) -> int:
 
 def estimate(plan: Plan, T: int, B: int, H: int, on: Machine) -> float:
     """Seconds of the scan under `plan`; see the module's text."""
-    step = H * H / on.multiply_adds
+    work = H * H / on.multiply_adds
 
-    def parallel(tasks: float, steps: float, work: float) -> float:
-        # `tasks` chains of `steps` dependent steps of `work` seconds each.
-        rounds = math.ceil(tasks / on.workers) if tasks else 0
-        return on.barrier + rounds * steps * work + steps * on.latency
+    def walk(pieces: int, steps: float) -> float:
+        """`pieces` of the chain, each walked by matrix-vector steps for every sample."""
+        side_by_side = math.ceil(B / on.workers) if on.groups else 1
+        tasks = pieces * math.ceil(B / side_by_side)
+        return phase(tasks, steps * (on.step + side_by_side * work))
 
-    if plan.algorithm == "linear" or T == 0:
-        return parallel(B, T, step)
+    def compose(pieces: float, steps: float) -> float:
+        return phase(pieces * B, steps * (on.product + (H + 1) * work))
+
+    def phase(tasks: float, seconds: float) -> float:
+        return on.barrier + math.ceil(tasks / on.workers) * (on.task + seconds) if tasks else 0.0
+
+    if T == 0 or B == 0:
+        return 0.0
+    if plan.algorithm == "linear":
+        return walk(1, T)
     if plan.algorithm == "chunked":
         chunks = -(-T // plan.chunk)
         inner = max(chunks - 2, 0)
-        return (
-            parallel(inner * B, plan.chunk, step * (H + 1))
-            + parallel(B, inner, step)
-            + parallel(chunks * B, plan.chunk, step)
-        )
-    seconds, nodes = 0.0, T
-    for _ in range(plan.levels):
+        return compose(inner, plan.chunk) + walk(1, inner) + walk(chunks, min(plan.chunk, T))
+    # Nodes and carries go sample by sample, also where a walk takes several at a time.
+    nodes = -(-T // 2)
+    seconds = compose(nodes, 2) + phase(nodes * B, 2 * (on.step + work))
+    for _ in range(plan.levels - 1):
         nodes = -(-nodes // 2)
-        seconds += parallel(nodes * B, 1, step * (H + 1)) + parallel(nodes * B, 1, step)
-    return seconds + parallel(B, nodes, step) + parallel(T * B / 2, 2, step)
+        seconds += compose(nodes, 1) + phase(nodes * B, on.step + work)
+    return seconds + phase(B, nodes * (on.step + work))
 
 
 def _candidates(T: int) -> list[Plan]:

@@ -135,7 +135,9 @@ def draw(logs: dict[str, dict], summary: dict[str, dict], path: Path, title: str
         smooth = running_mean(values(log["train/loss"]))
         by_step.plot([step for step, _ in log["train/loss"]], smooth, **style, **order)
         by_time.plot(values(log["seconds/elapsed"]), smooth, **style | {"ls": "-"}, **order)
-    by_step.set(xlabel="step", ylabel="training loss (running mean)", title="The curves coincide")
+    gap = summary["largest_relative_loss_difference"]
+    title_by_step = f"Losses at most {gap:.0e} apart (relative)"
+    by_step.set(xlabel="step", ylabel="training loss (running mean)", title=title_by_step)
     ratio = summary["speed_up"]["training"]
     by_time.set(xlabel="seconds of training", title=f"The same training in {ratio:.1f}x less time")
     for axes in (by_step, by_time):

@@ -61,23 +61,20 @@ struct BlellochGroup {
   int64_t lo(int64_t l, int64_t i) const { return i << l; }
   int64_t hi(int64_t l, int64_t i) const { return min((i + 1) << l, cell.steps()); }
 
-  // Calls body(node, sample, walker) for each node of level l and sample of the group.
+  // Calls body(node, sample, composer) for each node of level l and sample of the group.
   template <class Body>
   void for_each_node(int64_t l, const Body& body) const {
-    for_each_index(parallel, nodes[l] * n, [&](int64_t j) {
-      Walker<Cell> walker(cell, H);
-      body(j / n, j % n, walker);
-    });
+    for_each_index(
+        parallel, nodes[l] * n, [&] { return Composer<Cell>(cell); },
+        [&](int64_t j, Composer<Cell>& composer) { body(j / n, j % n, composer); });
   }
 
   void up_sweep() {
-    for_each_node(1, [&](int64_t i, int64_t r, Walker<Cell>& walker) {
-      Segment<T>& node = place(1, i, r);
-      Buffer<T> spare(H * H);
-      compose_steps(cell, hi(1, i), lo(1, i), b0 + r, walker, spare.data, node);
+    for_each_node(1, [&](int64_t i, int64_t r, Composer<Cell>& composer) {
+      compose_steps(cell, hi(1, i), lo(1, i), b0 + r, composer, place(1, i, r));
     });
     for (int64_t l = 2; l <= levels; ++l)
-      for_each_node(l, [&](int64_t i, int64_t r, Walker<Cell>&) {
+      for_each_node(l, [&](int64_t i, int64_t r, Composer<Cell>&) {
         Segment<T>& node = place(l, i, r);
         const Segment<T>& left = segment(l - 1, 2 * i, r);
         if (2 * i + 1 == nodes[l - 1]) {
@@ -106,7 +103,7 @@ struct BlellochGroup {
 
   void down_sweep() {
     for (int64_t l = levels; l > 1; --l)
-      for_each_node(l, [&](int64_t i, int64_t r, Walker<Cell>& walker) {
+      for_each_node(l, [&](int64_t i, int64_t r, Composer<Cell>& composer) {
         const T* g = carry(l, i, r);
         const int64_t left = 2 * i, right = 2 * i + 1;
         if (right == nodes[l - 1]) {
@@ -115,9 +112,10 @@ struct BlellochGroup {
         }
         std::memcpy(carry(l - 1, right, r), g, H * sizeof(T));
         cross(cell, segment(l - 1, right, r), hi(l - 1, right), lo(l - 1, right), b0 + r, g,
-              carry(l - 1, left, r), walker);
+              carry(l - 1, left, r), composer.walker);
       });
-    for_each_node(1, [&](int64_t i, int64_t r, Walker<Cell>& walker) {
+    for_each_node(1, [&](int64_t i, int64_t r, Composer<Cell>& composer) {
+      Walker<Cell>& walker = composer.walker;
       std::memcpy(walker.g, carry(1, i, r), H * sizeof(T));
       walker.template walk<true>(cell, hi(1, i), lo(1, i), b0 + r, 1);
       if (i == 0) cell.first(b0 + r, 1, walker.g);
@@ -134,7 +132,7 @@ struct BlellochGroup {
 
 template <class Cell>
 void blelloch_scan(const Cell& cell, int64_t levels, const Parallel& parallel) {
-  constexpr int64_t kBudget = int64_t(64) << 20;
+  constexpr int64_t kBudget = int64_t(4) << 20;  // what stays in the caches
   if (levels == 0 || cell.steps() == 0) return linear_scan(cell, parallel);
   const int64_t H = cell.H();
   const int64_t bytes = BlellochGroup<Cell>::count_nodes(cell.steps(), levels) * (H * H + 2 * H) *

@@ -28,29 +28,32 @@ void chunked_scan(const Cell& cell, int64_t chunk, const Parallel& parallel) {
   const auto carry = [&](int64_t k, int64_t b) { return carries.data + (k * B + b) * H; };
   const Groups groups(B, parallel.threads);
 
-  for_each_index(parallel, groups.count + inner * B, [&](int64_t i) {
-    if (i < groups.count) {
-      const int64_t b = groups.begin(i), n = groups.size(i);
-      Walker<Cell> walker(cell, n);
-      cell.last(b, n, walker.g);
-      walker.template walk<true>(cell, cell.steps(), lo(K - 1), b, n);
-      std::memcpy(carry(K - 2, b), walker.g, n * H * sizeof(T));
-      return;
-    }
-    const int64_t j = i - groups.count, k = 1 + j / B, b = j % B;
+  const auto compose = [&](int64_t j, Composer<Cell>& composer) {
+    const int64_t k = 1 + j / B, b = j % B;
     T* map = maps.data + j * (H * H + H);
     segments.data[j] = {map, map + H * H, T(0)};
-    Walker<Cell> walker(cell, H);
-    Buffer<T> spare(H * H);
-    compose_steps(cell, hi(k), lo(k), b, walker, spare.data, segments.data[j]);
-  });
+    compose_steps(cell, hi(k), lo(k), b, composer, segments.data[j]);
+  };
+  const auto replay_last = [&](int64_t i) {
+    const int64_t b = groups.begin(i), n = groups.size(i);
+    Walker<Cell> walker(cell, n);
+    cell.last(b, n, walker.g);
+    walker.template walk<true>(cell, cell.steps(), lo(K - 1), b, n);
+    std::memcpy(carry(K - 2, b), walker.g, n * H * sizeof(T));
+  };
+  for_each_index(
+      parallel, groups.count + inner * B, [&] { return Composer<Cell>(cell); },
+      [&](int64_t i, Composer<Cell>& composer) {
+        i < groups.count ? replay_last(i) : compose(i - groups.count, composer);
+      });
 
-  for_each_index(parallel, B, [&](int64_t b) {
-    Walker<Cell> walker(cell, 1);
-    for (int64_t k = K - 2; k > 0; --k)
-      cross(cell, segments.data[(k - 1) * B + b], hi(k), lo(k), b, carry(k, b), carry(k - 1, b),
-            walker);
-  });
+  for_each_index(
+      parallel, B, [&] { return Walker<Cell>(cell, 1); },
+      [&](int64_t b, Walker<Cell>& walker) {
+        for (int64_t k = K - 2; k > 0; --k)
+          cross(cell, segments.data[(k - 1) * B + b], hi(k), lo(k), b, carry(k, b), carry(k - 1, b),
+                walker);
+      });
 
   for_each_index(parallel, (K - 1) * groups.count, [&](int64_t i) {
     const int64_t k = i / groups.count, group = i % groups.count;

@@ -52,16 +52,28 @@ inline void measure(Segment<T>& segment, int64_t H) {
   segment.size = finite(segment.shift, H) ? max_abs(segment.product, H * H) : T(__builtin_nanf(""));
 }
 
-// Composes steps (lo, hi] of sample b; `spare` holds H x H numbers.
+// Scratch of a composition: a walk of one sample, products of H rows.
+template <class Cell>
+struct Composer {
+  Walker<Cell> walker;
+  Buffer<typename Cell::T> spare;
+  Buffer<typename Cell::T> scratch;
+
+  explicit Composer(const Cell& cell)
+      : walker(cell, 1), spare(cell.H() * cell.H()), scratch(cell.scratch(cell.H())) {}
+};
+
+// Composes steps (lo, hi] of sample b.
 template <class Cell, typename T = typename Cell::T>
-void compose_steps(const Cell& cell, int64_t hi, int64_t lo, int64_t b, Walker<Cell>& walker,
-                   T* spare, Segment<T>& segment) {
+void compose_steps(const Cell& cell, int64_t hi, int64_t lo, int64_t b, Composer<Cell>& composer,
+                   Segment<T>& segment) {
   const int64_t H = cell.H();
+  Walker<Cell>& walker = composer.walker;
   T* from = segment.product;
-  T* to = spare;
+  T* to = composer.spare.data;
   cell.materialise(hi, b, from);
   for (int64_t t = hi - 1; t > lo; --t) {
-    cell.compose(t, b, H, from, to, walker.scratch);
+    cell.compose(t, b, H, from, to, composer.scratch.data);
     T* swap = from;
     from = to;
     to = swap;

@@ -36,15 +36,29 @@ struct Groups {
   int64_t size(int64_t i) const { return begin(i + 1) - begin(i); }
 };
 
+// Calls body(i, state) for i in [0, n); each thread's share has a state of its own, from make().
+template <class Make, class Body>
+inline void for_each_index(const Parallel& parallel, int64_t n, const Make& make,
+                           const Body& body) {
+  struct Context {
+    const Make& make;
+    const Body& body;
+  } context{make, body};
+  const auto share = [](void* p, int64_t begin, int64_t end) {
+    const Context& context = *static_cast<const Context*>(p);
+    auto state = context.make();
+    for (int64_t i = begin; i < end; ++i) context.body(i, state);
+  };
+  if (n <= 1 || parallel.threads <= 1)
+    share(&context, 0, n);
+  else
+    parallel.run(n, &context, share);
+}
+
 template <class Body>
 inline void for_each_index(const Parallel& parallel, int64_t n, const Body& body) {
-  if (n <= 1 || parallel.threads <= 1) {
-    for (int64_t i = 0; i < n; ++i) body(i);
-    return;
-  }
-  parallel.run(n, const_cast<Body*>(&body), [](void* context, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) (*static_cast<const Body*>(context))(i);
-  });
+  struct Nothing {};
+  for_each_index(parallel, n, [] { return Nothing{}; }, [&](int64_t i, Nothing&) { body(i); });
 }
 
 }  // namespace bppsa::BPPSA_ISA
