@@ -7,16 +7,7 @@ drawn once, kept in a cache file at one bit a bit, and unpacked batch by batch.
 Dimension letters: N samples of a split, B batch, T steps.
 """
 
-import contextlib
-import hashlib
-import itertools
-import json
 import os
-import time
-import uuid
-import warnings
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,82 +18,16 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-_FORMAT = "bppsa-bitstream"
-_FORMAT_VERSION = 1
-_SPLITS = ("train", "val", "test")
+from .bitstream_cache import SPLITS, Split, class_probabilities, load
+from .checks import check_bool, check_float, check_folder, check_int
+
 _SPLITS_OF_STAGE = {
-    None: _SPLITS,
+    None: SPLITS,
     "fit": ("train", "val"),
     "validate": ("val",),
     "test": ("test",),
     "predict": ("test",),
 }
-_BLOCK_DRAWS = 1 << 16  # 64-bit draws at a time: they stay in the processor's cache
-_DIGEST_BYTES = hashlib.sha256().digest_size
-_TEMPORARY_SUFFIX = ".tmp"
-_STALE_SECONDS = 24 * 60 * 60
-_ROUNDING = 1e-9  # what adding steps of a probability may be off by
-
-
-@dataclass(frozen=True)
-class _Split:
-    """All that decides the bits of one split; the fields and the format version name its cache."""
-
-    name: str
-    seed: int
-    num_samples: int
-    steps: int
-    num_classes: int
-    first_probability: float
-    probability_step: float
-
-    @property
-    def header(self) -> bytes:
-        """First line of the cache file: every setting, as JSON."""
-        settings = {"format": _FORMAT, "version": _FORMAT_VERSION, **asdict(self)}
-        return json.dumps(settings, sort_keys=True).encode() + b"\n"
-
-    @property
-    def file_name(self) -> str:
-        digest = hashlib.sha256(self.header).hexdigest()[:10]
-        return (
-            f"bitstream-{self.name}-n{self.num_samples}-t{self.steps}-c{self.num_classes}"
-            f"-p{self.first_probability:g}-step{self.probability_step:g}-seed{self.seed}"
-            f"-{digest}.bits"
-        )
-
-    @property
-    def row_bytes(self) -> int:
-        return (self.steps + 7) // 8
-
-    @property
-    def file_bytes(self) -> int:
-        row = np.dtype("<i8").itemsize + self.row_bytes
-        return len(self.header) + self.num_samples * row + _DIGEST_BYTES
-
-    def draw(self) -> Iterator[bytes]:
-        """Yields the labels, (N,) little-endian int64, then the packed bits, (N, ceil(T / 8)).
-
-        Everything comes from the raw output of the bit generator: NumPy keeps that the same in
-        every version and on every machine, and promises it for no distribution or shuffle.
-        """
-        seeds = np.random.SeedSequence(self.seed).spawn(len(_SPLITS))
-        raw = np.random.PCG64(seeds[_SPLITS.index(self.name)]).random_raw
-
-        order = np.argsort(raw(self.num_samples), kind="stable")
-        labels = order % self.num_classes
-        yield labels.astype("<i8").tobytes()
-
-        # A draw of 63 bits is below p * 2**63 with probability p, also where p is exactly 1.
-        probabilities = _probabilities(
-            self.first_probability, self.probability_step, self.num_classes
-        )
-        thresholds = np.array([round(p * 2**63) for p in probabilities], dtype=np.uint64)
-        rows = max(1, _BLOCK_DRAWS // self.steps)
-        for start in range(0, self.num_samples, rows):
-            threshold = thresholds[labels[start : start + rows], None]
-            draws = raw(threshold.size * self.steps).reshape(-1, self.steps)
-            yield np.packbits((draws >> 1) < threshold, axis=1).tobytes()
 
 
 class BitstreamDataset(Dataset[tuple[Tensor, Tensor]]):
@@ -195,19 +120,19 @@ class BitstreamDataModule(LightningDataModule):
         super().__init__()
         # Plain Python values, under the arguments' names: save_hyperparameters reads them there,
         # and a checkpoint that holds a Path or a NumPy number does not load with weights_only.
-        data_dir = _check_folder("data_dir", data_dir)
-        steps = _check_int("steps", steps, 1)
-        batch_size = _check_int("batch_size", batch_size, 1)
-        num_samples = _check_int("num_samples", num_samples, 1)
-        seed = _check_int("seed", seed, 0, 2**64 - 1)
-        num_val_samples = _check_int("num_val_samples", num_val_samples, 1)
-        num_test_samples = _check_int("num_test_samples", num_test_samples, 1)
-        num_classes = _check_int("num_classes", num_classes, 2)
-        first_probability = _check_float("first_probability", first_probability)
-        probability_step = _check_float("probability_step", probability_step)
-        num_workers = _check_int("num_workers", num_workers, 0)
-        drop_last = _check_bool("drop_last", drop_last)
-        _probabilities(first_probability, probability_step, num_classes)
+        data_dir = check_folder("data_dir", data_dir)
+        steps = check_int("steps", steps, 1)
+        batch_size = check_int("batch_size", batch_size, 1)
+        num_samples = check_int("num_samples", num_samples, 1)
+        seed = check_int("seed", seed, 0, 2**64 - 1)
+        num_val_samples = check_int("num_val_samples", num_val_samples, 1)
+        num_test_samples = check_int("num_test_samples", num_test_samples, 1)
+        num_classes = check_int("num_classes", num_classes, 2)
+        first_probability = check_float("first_probability", first_probability)
+        probability_step = check_float("probability_step", probability_step)
+        num_workers = check_int("num_workers", num_workers, 0)
+        drop_last = check_bool("drop_last", drop_last)
+        class_probabilities(first_probability, probability_step, num_classes)
         if drop_last and batch_size > num_samples:
             raise ValueError(
                 f"batch_size is {batch_size} with num_samples={num_samples} and drop_last=True, "
@@ -219,9 +144,9 @@ class BitstreamDataModule(LightningDataModule):
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.drop_last = drop_last
-        sizes = zip(_SPLITS, (num_samples, num_val_samples, num_test_samples), strict=True)
+        sizes = zip(SPLITS, (num_samples, num_val_samples, num_test_samples), strict=True)
         self._splits = {
-            name: _Split(name, seed, size, steps, num_classes, first_probability, probability_step)
+            name: Split(name, seed, size, steps, num_classes, first_probability, probability_step)
             for name, size in sizes
         }
         self._datasets: dict[str, BitstreamDataset] = {}
@@ -233,7 +158,7 @@ class BitstreamDataModule(LightningDataModule):
             OSError: if ``data_dir`` cannot be written.
         """
         for split in self._splits.values():
-            _load(split, Path(self.data_dir))
+            load(split, Path(self.data_dir))
 
     def setup(self, stage: str | None = None) -> None:
         """Loads the splits of a stage; makes them where ``prepare_data`` did not run.
@@ -249,7 +174,8 @@ class BitstreamDataModule(LightningDataModule):
             raise ValueError(f"stage is {stage!r}; wanted one of {wanted}, or None for all")
         for name in _SPLITS_OF_STAGE[stage]:
             if name not in self._datasets:
-                self._datasets[name] = _load(self._splits[name], Path(self.data_dir))
+                packed, labels = load(self._splits[name], Path(self.data_dir))
+                self._datasets[name] = BitstreamDataset(packed, labels, self._splits[name].steps)
 
     def train_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
         """Shuffled batches of the training split."""
@@ -286,115 +212,3 @@ class BitstreamDataModule(LightningDataModule):
 def _hand_on(batch: Any) -> Any:
     """The collate function of a dataset whose ``__getitems__`` returns whole batches."""
     return batch
-
-
-def _load(split: _Split, folder: Path) -> BitstreamDataset:
-    """Reads the split's cache file, after writing it where it is missing or unusable."""
-    path = folder / split.file_name
-    try:
-        return _read(split, path)
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except (OSError, ValueError) as error:
-        warnings.warn(
-            f"the cache file {path} cannot be used and is made again: {error}", stacklevel=3
-        )
-    _write(split, path)
-    return _read(split, path)
-
-
-def _read(split: _Split, path: Path) -> BitstreamDataset:
-    """Reads and verifies a cache file; raises ValueError if it is not this split's, whole."""
-    found = path.stat().st_size
-    if found != split.file_bytes:
-        raise ValueError(f"it holds {found} bytes; wanted {split.file_bytes}")
-    data = path.read_bytes()
-    if not data.startswith(split.header):
-        raise ValueError("it does not start with these settings, so something else wrote it")
-    content = memoryview(data)[:-_DIGEST_BYTES]
-    if hashlib.sha256(content).digest() != data[-_DIGEST_BYTES:]:
-        raise ValueError("its content does not match the checksum at its end")
-
-    start = len(split.header)
-    labels = np.frombuffer(data, "<i8", split.num_samples, start).astype(np.int64)
-    packed = np.frombuffer(content[start + labels.nbytes :], np.uint8)
-    return BitstreamDataset(packed.reshape(-1, split.row_bytes), labels, split.steps)
-
-
-def _write(split: _Split, path: Path) -> None:
-    """Draws a split into its cache file: header, labels, packed bits, SHA-256 of all of these.
-
-    The file grows under a name of its own and takes the final one when it is whole and on disk, so
-    neither a process that dies nor a second one that writes the same split leaves half a file.
-    """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_TEMPORARY_SUFFIX}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(path.parent)
-        with open(temporary, "xb") as file:
-            digest = hashlib.sha256()
-            for part in itertools.chain([split.header], split.draw()):
-                digest.update(part)
-                file.write(part)
-            file.write(digest.digest())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"data_dir is {str(path.parent)!r}, and the {split.file_bytes} bytes of {path.name} "
-            f"cannot be written there ({error.strerror or error}); make room there, give write "
-            "permission, or pass the data_dir of a folder that can be written",
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
-def _remove_stale(folder: Path) -> None:
-    """Removes what killed processes left behind, once no process can still be writing it."""
-    for temporary in folder.glob(f".bitstream-*{_TEMPORARY_SUFFIX}"):
-        with contextlib.suppress(OSError):
-            if time.time() - temporary.stat().st_mtime > _STALE_SECONDS:
-                temporary.unlink()
-
-
-def _probabilities(first: float, step: float, num_classes: int) -> list[float]:
-    """Returns the probability of a one in each class; raises ValueError unless all are in 0…1."""
-    values = [first + step * label for label in range(num_classes)]
-    for label, value in enumerate(values):
-        if not -_ROUNDING <= value <= 1 + _ROUNDING:
-            raise ValueError(
-                f"first_probability={first} and probability_step={step} give class {label} of "
-                f"num_classes={num_classes} the probability {value:g}; wanted one from 0 to 1 "
-                "for every class"
-            )
-    return [min(max(value, 0.0), 1.0) for value in values]
-
-
-def _check_int(name: str, value: Any, low: int, high: int | None = None) -> int:
-    wanted = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); wanted {wanted}")
-    if value < low or (high is not None and value > high):
-        raise ValueError(f"{name} is {value}; wanted {wanted}")
-    return int(value)
-
-
-def _check_float(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); wanted a number")
-    return float(value)
-
-
-def _check_bool(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); wanted True or False")
-    return value
-
-
-def _check_folder(name: str, value: Any) -> str:
-    if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); wanted a str or a Path")
-    return os.path.expanduser(str(value))

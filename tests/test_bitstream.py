@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from torch.utils.data import DistributedSampler
 
-from bppsa_lightning.datasets import BitstreamDataModule, bitstream
+from bppsa_lightning.datasets import BitstreamDataModule, bitstream_cache
 
 SPLITS = ("train", "val", "test")
 SMALL = {"steps": 50, "num_samples": 60, "num_val_samples": 40, "num_test_samples": 20}
@@ -72,7 +72,7 @@ def test_bits_are_the_published_ones(tmp_path):
 
 
 def test_bits_do_not_depend_on_the_block_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(bitstream, "_BLOCK_DRAWS", 7 * SMALL["steps"] + 1)
+    monkeypatch.setattr(bitstream_cache, "_BLOCK_DRAWS", 7 * SMALL["steps"] + 1)
     assert digest(make(tmp_path)) == SMALL_SHA256
 
 
@@ -290,7 +290,7 @@ def test_cache_is_reused(tmp_path, monkeypatch):
     first = make(tmp_path)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert len(times) == 3
-    monkeypatch.setattr(bitstream, "_write", None)
+    monkeypatch.setattr(bitstream_cache, "_write", None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert digest(make(tmp_path)) == digest(first)
@@ -314,7 +314,7 @@ def test_cache_names_tell_the_settings_apart(tmp_path):
 
 def test_format_version_is_part_of_the_name(tmp_path, monkeypatch):
     make(tmp_path)
-    monkeypatch.setattr(bitstream, "_FORMAT_VERSION", bitstream._FORMAT_VERSION + 1)
+    monkeypatch.setattr(bitstream_cache, "_FORMAT_VERSION", bitstream_cache._FORMAT_VERSION + 1)
     make(tmp_path)
     assert len(files(tmp_path)) == 6
 
@@ -391,7 +391,7 @@ def test_printing_makes_no_data(tmp_path):
 @pytest.mark.parametrize("place", ["numpy.packbits", "os.fsync", "os.replace"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_interruption_leaves_nothing(tmp_path, monkeypatch, place, error):
-    monkeypatch.setattr(bitstream, "_BLOCK_DRAWS", 500)
+    monkeypatch.setattr(bitstream_cache, "_BLOCK_DRAWS", 500)
     module, name = place.split(".")
     owner = {"numpy": np, "os": os}[module]
     original, calls = getattr(owner, name), []
@@ -425,7 +425,7 @@ def prepare_and_stop_in(place, folder, reached):
             time.sleep(60)
         return original(*args, **kwargs)
 
-    bitstream._BLOCK_DRAWS = 500
+    bitstream_cache._BLOCK_DRAWS = 500
     pytest.MonkeyPatch().setattr(place, stopped)
     BitstreamDataModule(folder, **SMALL).prepare_data()
 

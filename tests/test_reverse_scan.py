@@ -190,6 +190,26 @@ def test_lower_instruction_sets_give_the_same_results(level, request):
     subprocess.run([sys.executable, "-c", script], check=True, env=with_capability(level))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_sixteen_bits_are_widened_and_rounded_as_torch_does(dtype, device):
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int16, device=device).view(dtype)
+    nothing = torch.empty(0, 2**16, 1, 1, dtype=dtype, device=device)
+    kept = bl.ops.reverse_scan(nothing, every.view(1, -1, 1)).flatten()
+    assert torch.equal(kept.isnan(), every.isnan())
+    number = ~every.isnan()
+    assert torch.equal(kept[number].view(torch.int16), every[number].view(torch.int16))
+
+    # A product of two 16-bit numbers is exact in float32; only its rounding is ours.
+    other = every[torch.randperm(2**16, generator=torch.Generator().manual_seed(0)).to(device)]
+    grad = torch.stack([torch.zeros_like(every), other]).view(2, -1, 1)
+    found = bl.ops.reverse_scan(every.view(1, -1, 1, 1), grad)[0].flatten()
+    wanted = (every.float() * other.float() + 0.0).to(dtype)
+    assert torch.equal(found.isnan(), wanted.isnan())
+    number = ~wanted.isnan()
+    assert torch.equal(found[number], wanted[number])
+
+
 JAC_T, GRAD = chain(5, 2, 3)
 BAD_CALLS = {
     "no tensor": (([1.0], GRAD), TypeError, "jac_t: found list, wanted a torch.Tensor"),

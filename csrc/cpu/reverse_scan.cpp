@@ -20,7 +20,7 @@ Tensor reverse_scan_cpu(const Tensor& jac_t, const Tensor& grad, const std::stri
   args.storage = storage_of(grad);
   args.T = T, args.B = B, args.H = H;
   const int64_t bytes = args.storage == Storage::f64 ? 8 : args.storage == Storage::f32 ? 4 : 2;
-  const int64_t last_step = adjoint ? (T - 1) * jac_t.stride(0) : 0;
+  const int64_t last_step = adjoint && T > 0 ? (T - 1) * jac_t.stride(0) : 0;
   const int64_t last_state = adjoint ? T : 0;
   const int64_t direction = adjoint ? -1 : 1;
   args.jac_t = static_cast<const char*>(jac_t.data_ptr()) + last_step * bytes;

@@ -61,7 +61,7 @@ std::tuple<Tensor, Tensor> rnn_backward_cpu(const std::optional<Tensor>& grad_ou
                                             const std::string& nonlinearity,
                                             const std::string& algorithm, int64_t chunk,
                                             int64_t levels) {
-  STD_TORCH_CHECK(kept.dim() == 3, "rnn_backward: wanted kept (T, B, H)");
+  STD_TORCH_CHECK(kept.dim() == 3 && kept.size(0) >= 1, "kept: wanted (T, B, H) with T >= 1");
   const int64_t T = kept.size(0), B = kept.size(1), H = kept.size(2);
   check_operand(kept, "kept", kept, {T, B, H});
   check_operand(w_hh, "w_hh", kept, {H, H});
