@@ -1,6 +1,5 @@
 """Loading of the operator libraries `_C` and `_C_cuda`, once a process."""
 
-import glob
 import os
 
 import torch
@@ -13,11 +12,9 @@ def _find(name: str) -> str | None:
     import bppsa_lightning
 
     for folder in bppsa_lightning.__path__:
-        found = glob.glob(os.path.join(folder, f"{name}.*so")) + glob.glob(
-            os.path.join(folder, f"{name}.so")
-        )
-        if found:
-            return found[0]
+        path = os.path.join(folder, f"{name}.so")
+        if os.path.isfile(path):
+            return path
     return None
 
 

@@ -107,7 +107,7 @@ def explain(module: nn.Module) -> str:
     )
     if others:
         listed = ", ".join(f"{count} {kind}" for kind, count in sorted(others.items()))
-        lines.append(f"no chain in themselves: {listed}")
+        lines.append(f"other layers, nothing to scan: {listed}")
     return "\n".join(lines)
 
 

@@ -5,9 +5,10 @@ themselves, so derivatives of any order exist: the vector-Jacobian product of a 
 scan in the other direction, and so is that of an RNN's backward.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 def cpu_capability() -> str:
     """Instruction set of the CPU kernels in use: "x86_64_v2", "x86_64_v3", "x86_64_v4", "generic".
 
-    Chosen when the library is loaded; the environment variable ``BPPSA_CPU_CAPABILITY``
+    Chosen at the first use of a kernel; the environment variable ``BPPSA_CPU_CAPABILITY``
     (``x86-64-v2``, ``x86-64-v3``) lowers it.
     """
     return str(torch.ops.bppsa.cpu_capability())
@@ -35,7 +36,7 @@ def cpu_capability() -> str:
 
 @dataclass(eq=False)  # two open logs with equal contents are still two
 class ScanLog:
-    """The scans of one backward pass, in the order in which gradients flowed.
+    """The scans of the attached layers in one backward pass, in the order of the gradients' flow.
 
     Attributes:
         scans: (cell, (T, B, H), plan) of each.
@@ -49,7 +50,7 @@ _open_logs: list[ScanLog] = []
 
 @contextmanager
 def scan_log() -> Iterator[ScanLog]:
-    """Collects the scans of the backward passes run inside the block, on any thread."""
+    """Collects the layers' scans in backward passes run inside the block, on any thread."""
     log = ScanLog()
     _open_logs.append(log)
     try:
@@ -236,8 +237,10 @@ def _check_rnn(
         raise TypeError(f"x: found dtype {x.dtype}, wanted float32 or float64")
     if x.device.type not in ("cpu", "meta"):
         raise ValueError(f"x: found on {x.device}, wanted on the CPU: no RNN kernel there yet")
-    if not isinstance(w_hh, Tensor) or w_hh.dim() != 2 or w_hh.shape[0] < 1:
-        raise ValueError("w_hh: wanted a tensor (H, H) with H >= 1")
+    if not isinstance(w_hh, Tensor):
+        raise TypeError(f"w_hh: found {type(w_hh).__name__}, wanted a torch.Tensor")
+    if w_hh.dim() != 2 or w_hh.shape[0] < 1:
+        raise ValueError(f"w_hh: found shape {tuple(w_hh.shape)}, wanted (H, H) with H >= 1")
     B, I, H = x.shape[1], x.shape[2], w_hh.shape[0]
     wanted = {
         "h0": (h0, (B, H), True),
@@ -268,6 +271,20 @@ def _rnn_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor])
     ctx.save_for_backward(x if want_w_ih else None, h0, w_ih if want_x else None, w_hh, output[0])
 
 
+def _outside_autocast(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """A backward may be run under autocast; its GEMMs keep the precision of the scan."""
+
+    @wraps(formula)
+    def wrapped(*arguments: Any) -> Any:
+        if not torch.is_autocast_enabled("cpu"):
+            return formula(*arguments)
+        with torch.autocast("cpu", enabled=False):
+            return formula(*arguments)
+
+    return wrapped
+
+
+@_outside_autocast
 def _rnn_backward(ctx: Any, grad_output: Tensor | None, grad_hn: Tensor | None) -> tuple[Any, ...]:
     if grad_output is None and grad_hn is None:
         return (None,) * 8
@@ -342,6 +359,7 @@ def _rnn_backward_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor,
     ctx.save_for_backward(grad_output, grad_hn, kept, w_hh, output[0])
 
 
+@_outside_autocast
 def _rnn_double_backward(ctx: Any, c: Tensor | None, c_h0: Tensor | None) -> tuple[Any, ...]:
     if c is None and c_h0 is None:
         return (None,) * 8

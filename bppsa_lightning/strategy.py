@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from bppsa_lightning import ops, planner
-from bppsa_lightning.attach import attach, attached, left_alone
+from bppsa_lightning.attach import attach, attached, explain, left_alone
 from bppsa_lightning.chains import Chain, LeftAlone
 
 
@@ -38,6 +38,7 @@ class BPPSAStrategy(SingleDeviceStrategy):
     Attributes:
         chains: the attached chains; empty outside ``fit``.
         scans: (cell, (T, B, H), plan) of each scan of the last backward.
+        explanation: what `explain` says of the model, as it was at the end of the last ``fit``.
 
     Raises:
         ValueError: `algorithm` is unknown, or the Trainer was given more than one device.
@@ -63,6 +64,7 @@ class BPPSAStrategy(SingleDeviceStrategy):
         self.chains: list[Chain] = []
         self._own: list[Chain] = []
         self.scans: list[tuple[str, tuple[int, int, int], planner.Plan]] = []
+        self.explanation = ""
 
     @property
     def parallel_devices(self) -> list[torch.device] | None:
@@ -132,6 +134,8 @@ class BPPSAStrategy(SingleDeviceStrategy):
 
     @override
     def teardown(self) -> None:
+        if self.chains and self.lightning_module is not None:
+            self.explanation = explain(self.lightning_module)
         for chain in self._own:
             chain.detach()
         self.chains, self._own = [], []

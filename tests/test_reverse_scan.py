@@ -190,6 +190,18 @@ def test_lower_instruction_sets_give_the_same_results(level, request):
     subprocess.run([sys.executable, "-c", script], check=True, env=with_capability(level))
 
 
+@pytest.mark.parametrize("wanted", ["x86_64_v2", "v2", "newest"])
+def test_the_instruction_set_is_named_in_several_ways_and_a_wrong_name_is_said(wanted):
+    if not bl.ops.cpu_capability().startswith("x86"):
+        pytest.skip("not an x86-64 machine")
+    script = "import bppsa_lightning as bl; print(bl.ops.cpu_capability())"
+    command = [sys.executable, "-c", script]
+    ran = subprocess.run(command, env=with_capability(wanted), capture_output=True, text=True)
+    known = wanted.endswith("v2")
+    assert ran.stdout.strip() == ("x86_64_v2" if known else bl.ops.cpu_capability())
+    assert (f"BPPSA_CPU_CAPABILITY: found '{wanted}', wanted" in ran.stderr) != known
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_sixteen_bits_are_widened_and_rounded_as_torch_does(dtype, device):

@@ -304,3 +304,29 @@ def test_what_no_gradient_needs_may_change_in_place():
     with torch.no_grad():
         w_ih.zero_()
     assert torch.equal(torch.autograd.grad(output.sum(), w_ih)[0], wanted)
+
+
+@pytest.mark.parametrize("algorithm", ["linear", "chunked", "blelloch"])
+def test_relu_stops_an_infinite_gradient_where_torch_does(algorithm):
+    """At dead units sqrt has an infinite slope, and 0 * inf would be a NaN."""
+    inputs = make(12, 3, 2, 5)
+    leaves = [t.requires_grad_() for t in inputs]
+    wanted = torch.autograd.grad(stock_output(*leaves, "relu").sqrt().sum(), leaves)
+    output = bl.ops.rnn(*leaves, "relu", algorithm)[0]
+    assert (output == 0).any()
+    found = torch.autograd.grad(output.sqrt().sum(), leaves)
+    for a, b in zip(found, wanted):
+        assert b.isfinite().all() and relative_error(a, b) < 1e-12
+
+
+def test_a_backward_under_autocast_keeps_its_precision():
+    leaves = [t.requires_grad_() for t in make(6, 2, 3, 4, torch.float32)]
+
+    def penalty():
+        output = bl.ops.rnn(*leaves)[0]
+        (first,) = torch.autograd.grad(output.sum(), leaves[1], create_graph=True)
+        return torch.autograd.grad(first.square().sum(), leaves)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = penalty()
+    assert all(relative_error(a, b) < 1e-5 for a, b in zip(inside, penalty()))

@@ -844,3 +844,11 @@ def test_mixed_precision_on_a_gpu(precision):
     stock, found = fit(STOCK, OnGPU, **settings), fit("bppsa", OnGPU, **settings)
     assert found.losses == pytest.approx(stock.losses, rel=0.05)
     assert sum(found.losses[-4:]) < 0.9 * sum(found.losses[:4])
+
+
+def test_the_explanation_outlives_fit():
+    strategy = bl.BPPSAStrategy(algorithm="chunked")
+    assert strategy.explanation == ""
+    model = fit(strategy, max_steps=2)
+    assert "1 chain in Classifier" in strategy.explanation
+    assert "chunked" in strategy.explanation and "forward" not in model.rnn.__dict__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +29,7 @@ class Chain:
     """The forward of an attached module: stands in the instance's ``forward``, nothing else moves.
 
     The class, the parameters, the hooks and the state_dict of the module stay what they are;
-    copying or pickling the module copies the chain with it.
+    a deep copy or a pickle of the module has a chain of its own.
 
     Attributes:
         name: dotted name of the module in the one given to `attach`.
@@ -54,8 +53,6 @@ class Chain:
         self.calls = 0
         self.handed_over = 0
         self.reason: str | None = None
-        # A forward that somebody else had put on the instance; detach puts it back.
-        self.previous: Callable[..., Any] | None = module.__dict__.get("forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{type(self).__name__} has no forward")
@@ -72,12 +69,8 @@ class Chain:
 
     def detach(self) -> None:
         """Gives the module its own forward back, unless another one has taken its place since."""
-        if self.module.__dict__.get("forward") is not self:
-            return
-        if self.previous is None:
+        if self.module.__dict__.get("forward") is self:
             del self.module.__dict__["forward"]
-        else:
-            self.module.__dict__["forward"] = self.previous
 
     def __repr__(self) -> str:
         return (

@@ -13,11 +13,12 @@
 
 namespace bppsa::BPPSA_ISA {
 
+// phi'(z) * g. For relu a choice, not a product, as in torch: 0 * inf would make a NaN.
 template <typename T, Nonlinearity phi>
-BPPSA_INLINE T slope(T kept) {
-  if constexpr (phi == Nonlinearity::tanh) return 1 - kept * kept;
-  if constexpr (phi == Nonlinearity::relu) return kept > 0 ? T(1) : T(0);
-  return kept;
+BPPSA_INLINE T times_slope(T kept, T g) {
+  if constexpr (phi == Nonlinearity::tanh) return (1 - kept * kept) * g;
+  if constexpr (phi == Nonlinearity::relu) return kept <= 0 ? T(0) : g;
+  return kept * g;
 }
 
 template <typename T_, Nonlinearity phi>
@@ -61,7 +62,7 @@ struct RnnCell {
   void step(int64_t t, int64_t b, int64_t n, const T* g, T* out, T* scratch) const {
     const T* h = kept(t, b);
     T* d = Final ? static_cast<T*>(args.grad_z) + ((t - 1) * args.B + b) * H() : scratch;
-    for (int64_t i = 0; i < n * H(); ++i) d[i] = slope<T, phi>(h[i]) * g[i];
+    for (int64_t i = 0; i < n * H(); ++i) d[i] = times_slope<T, phi>(h[i], g[i]);
     product(n, H(), H(), d, static_cast<const T*>(args.w_hh), direct(t - 1, b), args.grad_stride[1],
             out);
   }
@@ -70,13 +71,14 @@ struct RnnCell {
     const T* h = kept(t, b);
     const T* w = static_cast<const T*>(args.w_hh);
     for (int64_t r = 0; r < H(); ++r)
-      for (int64_t c = 0; c < H(); ++c) P[r * H() + c] = slope<T, phi>(h[r]) * w[r * H() + c];
+      for (int64_t c = 0; c < H(); ++c) P[r * H() + c] = times_slope<T, phi>(h[r], w[r * H() + c]);
   }
 
   void compose(int64_t t, int64_t b, int64_t rows, const T* P, T* out, T* scratch) const {
     const T* h = kept(t, b);
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t c = 0; c < H(); ++c) scratch[r * H() + c] = slope<T, phi>(h[c]) * P[r * H() + c];
+      for (int64_t c = 0; c < H(); ++c)
+        scratch[r * H() + c] = times_slope<T, phi>(h[c], P[r * H() + c]);
     product(rows, H(), H(), scratch, static_cast<const T*>(args.w_hh), nullptr, 0, out);
   }
 };
