@@ -78,8 +78,10 @@ def _workers(device: torch.device) -> int:
 def machine(device: torch.device) -> Machine:
     """The machine model of a device.
 
-    The CPU's constants fit measurements of both cells on two cores to about a factor of two; those
-    of CUDA are reasoned, not measured.
+    The CPU's constants fit measurements of the RNN cell on two cores to a factor of about two. A
+    dense chain whose Jacobians exceed the caches takes up to ten times the estimate (memory traffic
+    is not in the model); linear was the fastest in all sizes measured, as estimated. CUDA's
+    constants are reasoned, not measured.
     """
     if device.type == "cuda":
         return Machine(_workers(device), 50e9, 1e-6, 2e-6, 0.0, 5e-6, groups=False)

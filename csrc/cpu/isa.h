@@ -3,8 +3,8 @@
 // cpu/kernels.cpp is compiled once per level (x86-64-v2, v3, v4, or the plain
 // architecture elsewhere) with BPPSA_ISA naming the level. Everything it includes lives in
 // bppsa::BPPSA_ISA, so that the linker can never merge a template compiled for v4 with the
-// same template compiled for v2. For the same reason these headers use no inline function
-// of the standard library or of torch.
+// same template compiled for v2. For the same reason these headers use no template of the
+// standard library and nothing of torch.
 #pragma once
 
 #include <cstdint>
