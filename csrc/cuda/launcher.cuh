@@ -8,6 +8,7 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
+#include <torch/headeronly/util/shim_utils.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -29,7 +30,7 @@ class Launcher {
       : like_(like), guard_(like.get_device_index()) {
     const int device = like.get_device_index();
     void* stream = nullptr;
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
     stream_ = static_cast<cudaStream_t>(stream);
     shared_limit = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     processors = attribute(cudaDevAttrMultiProcessorCount, device);
