@@ -34,7 +34,8 @@ class Chain:
     Attributes:
         name: dotted name of the module in the one given to `attach`.
         module: the attached module.
-        algorithm: as given to `attach`: "auto", "linear", "chunked" or "blelloch".
+        algorithm: as given to `attach`: "auto", "linear", "chunked" or "blelloch"; may be set.
+        stack: how many layers one after another, for people.
         shape: (T, B, H) of the last scanned call, None before it.
         device: where it ran.
         calls: forwards that were scanned.
@@ -43,6 +44,7 @@ class Chain:
     """
 
     cell = ""
+    stack = "1"
 
     def __init__(self, name: str, module: nn.Module, algorithm: str = "auto") -> None:
         self.name = name
@@ -53,6 +55,15 @@ class Chain:
         self.calls = 0
         self.handed_over = 0
         self.reason: str | None = None
+
+    @property
+    def algorithm(self) -> str:
+        return self._algorithm
+
+    @algorithm.setter
+    def algorithm(self, algorithm: str) -> None:
+        planner.check_algorithm(algorithm, None)
+        self._algorithm = algorithm
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{type(self).__name__} has no forward")
