@@ -85,9 +85,8 @@ class RecurrentChain(Chain):
         if torch.compiler.is_compiling():  # sizes may be symbols there, and have no cost
             return None
         form = self.form
-        training = torch.is_grad_enabled() and (
-            any(w.requires_grad for w in weights) or input.data.requires_grad
-        )
+        data = input.data if isinstance(input, PackedSequence) else input
+        training = torch.is_grad_enabled() and any(t.requires_grad for t in (*weights, data))
         return planner.hand_over(
             form.cell, T, B, form.hidden, form.input_size, form.layers * form.directions, training
         )

@@ -59,7 +59,7 @@ def of_call(
     for tensor in (*weights, *states):
         if not isinstance(tensor, Tensor) or tensor.device != device:
             return "input, state and weights are on different devices, or no tensors"
-        mixed = mixed or tensor.dtype != dtype
+        mixed = mixed or tensor.dtype is not dtype
     if mixed and not _autocast_mixes(device, (data, *weights, *states)):
         return "dtypes of input, state and weights differ"
     if dtype not in _DTYPES:
