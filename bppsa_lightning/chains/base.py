@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from bppsa_lightning import planner
@@ -38,8 +39,8 @@ class Chain:
         stack: how many layers one after another, for people.
         shape: (T, B, H) of the last scanned call, None before it.
         device: where it ran.
-        calls: forwards that were scanned.
-        handed_over: forwards that were left to PyTorch.
+        calls: forwards that were scanned; compiled ones are not counted.
+        handed_over: forwards that were left to PyTorch, likewise.
         reason: why the last of those was; None if none was.
     """
 
@@ -67,6 +68,16 @@ class Chain:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{type(self).__name__} has no forward")
+
+    def count(self, reason: str | None) -> None:
+        """Notes a call: scanned, or left to PyTorch for a reason."""
+        self.reason = reason
+        if torch.compiler.is_compiling():  # which would compile again for each new count
+            return
+        if reason is None:
+            self.calls += 1
+        else:
+            self.handed_over += 1
 
     def plan(self) -> planner.Plan | None:
         """The plan of the last call's shape, or None before the first."""

@@ -41,15 +41,14 @@ class RecurrentChain(Chain):
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, Tensor] | None = None
     ) -> Any:
         weights, states = self._weights(), self._states(hx)
-        self.reason = refusal.of_call(self.form, self.module, input, states, weights)
-        if self.reason is None:
+        reason = refusal.of_call(self.form, self.module, input, states, weights)
+        if reason is None:
             T, B = self._steps_and_batch(input)
-            self.reason = self._why_slower(T, B, input, weights)
-        if self.reason is not None:
-            self.handed_over += 1
+            reason = self._why_slower(T, B, input, weights)
+        self.count(reason)
+        if reason is not None:
             return type(self.module).forward(self.module, input, hx)
         self.shape, self.device = (T, B, self.form.hidden), weights[0].device
-        self.calls += 1
         if isinstance(input, PackedSequence):
             return self._packed(input, states, weights)
         return self._dense(input, states, weights)
