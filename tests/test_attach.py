@@ -1066,7 +1066,7 @@ HANDED_OVER = {
     "float64 input": (call(tensor(T, B, I)), "dtypes of input, state and weights differ"),
     "float64 hx": (call(f32(T, B, I), tensor(1, B, H)), "dtypes of input, state and weights"),
     "integer input": (call(torch.ones(T, B, I, dtype=torch.int64)), "dtypes of input"),
-    "meta input": (call(torch.empty(T, B, I, device="meta")), "meta"),
+    "meta input": (call(torch.empty(T, B, I, device="meta")), "on different devices"),
     "a list": (call([[[0.0] * I] * B] * T), "input is a list"),
     "hx a list": (call(f32(T, B, I), [0.0]), "no tensors"),
 }  # fmt: skip

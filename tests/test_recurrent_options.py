@@ -353,8 +353,8 @@ def run_or_error(module, x, hx, autocast):
 @pytest.mark.parametrize("cell", ["RNN-tanh", "GRU", "LSTM", "LSTM projected"])
 def test_every_mixture_of_dtypes(cell, packed, autocast):
     """To PyTorch's dtypes wherever it works; without autocast, refused where it refuses."""
-    for weight in (F32, BF16, F16, F64):
-        for input, given in itertools.product((F32, BF16, F16, F64), (None, F32, BF16, F64)):
+    for weight in (F32, BF16, F64):
+        for input, given in itertools.product((F32, BF16, F16, F64), (None, F32, BF16)):
             stock, module = pair(cell, weight)
             x = tensor(5, 2, 3).to(input)
             x = pack(x, [5, 3]) if packed else x
@@ -406,9 +406,24 @@ def test_converted_after_attach(cell, convert):
 # --- Long, repeated, copied, compiled -------------------------------------------------------
 
 
-def test_more_steps_than_a_grid_has_blocks():
-    stock, module = pair(dtype=F32)
-    assert_same(stock, module, tensor(65_537, 1, 3).float(), tolerance=1e-3)
+@pytest.mark.parametrize("cell", ["RNN-tanh", "GRU", "LSTM"])
+def test_more_steps_than_a_grid_has_blocks(cell):
+    """PyTorch's own backward takes minutes there: the judge of gradients is the chain in parts."""
+    stock, module = pair(cell, F32)
+    x = tensor(65_537, 1, 3).float()
+    output, states = module(x)
+    with torch.no_grad():
+        assert relative_error(output, stock(x)[0]) < 1e-4
+    (output.mean() + output[-1].sum()).backward()
+    whole = {name: p.grad.clone() for name, p in module.named_parameters()}
+    module.zero_grad()
+    outputs, states = [], None
+    for part in x.split(30_000):
+        output, states = module(part, states)
+        outputs.append(output)
+    (torch.cat(outputs).mean() + output[-1].sum()).backward()
+    assert_close(whole, {name: p.grad for name, p in module.named_parameters()}, 1e-3)
+    assert_scanned(module, calls=4)
 
 
 @pytest.mark.parametrize("cell", CELLS)
