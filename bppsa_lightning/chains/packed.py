@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -30,6 +32,8 @@ from bppsa_lightning.chains.form import Form
 
 # x, initial states, weights, reverse -> output and last states: one direction of one layer.
 Scan = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor], bool], tuple[Tensor, ...]]
+
+Array = npt.NDArray[np.int64]
 
 # Padded rows for each row of data above which samples are padded in groups of similar length.
 _WASTE = 4
@@ -50,8 +54,8 @@ class PackedScan:
 
     def __init__(self, scan: Scan, form: Form, batch_sizes: Tensor, device: torch.device) -> None:
         self._scan, self._form = scan, form
-        self._batch_sizes, self._device = batch_sizes, device
-        self._lengths = _lengths(batch_sizes)
+        self._batch_sizes, self._device = batch_sizes.numpy(), device
+        self._lengths = _lengths(self._batch_sizes)
         self._rows = self._in_groups(_of_similar_length)
 
     def __call__(
@@ -101,8 +105,9 @@ class _Rows:
     """Where the rows of packed data lie in padded tensors, one for each group of samples.
 
     Args:
-        batch_sizes, lengths, device: as in `PackedScan`.
+        batch_sizes: (T,), falling. lengths: (B,), falling.
         starts: the first sample of each group.
+        device: of the data.
 
     Attributes:
         samples, steps, sizes: B, T and B*T of each group.
@@ -112,30 +117,29 @@ class _Rows:
     """
 
     def __init__(
-        self, batch_sizes: Tensor, lengths: Tensor, starts: list[int], device: torch.device
+        self, batch_sizes: Array, lengths: Array, starts: list[int], device: torch.device
     ) -> None:
-        B, N = len(lengths), int(batch_sizes.sum())
-        first = torch.tensor(starts)
-        samples = torch.diff(first, append=torch.tensor([B]))
-        steps = lengths[first]
-        sizes = samples * steps
-        self.samples, self.steps, self.sizes = samples.tolist(), steps.tolist(), sizes.tolist()
-        self.total = sum(self.sizes)
+        B = len(lengths)
+        first = np.array(starts)
+        samples = np.diff(first, append=B)
+        sizes = samples * lengths[first]
+        self.samples, self.steps = samples.tolist(), lengths[first].tolist()
+        self.sizes, self.total = sizes.tolist(), int(sizes.sum())
 
         # Of each sample: the padded row of its step 0, and the rows from there to its next step.
-        sample = torch.arange(B)
-        group = torch.repeat_interleave(samples)
-        base = (sizes.cumsum(0) - sizes - first)[group] + sample
-        stride = samples[group]
+        sample = np.arange(B)
+        base = sample + np.repeat(sizes.cumsum() - sizes - first, samples)
+        stride = np.repeat(samples, samples)
 
         # Of each row of data: its step and its sample.
-        t = torch.repeat_interleave(batch_sizes)
-        before = batch_sizes.cumsum(0) - batch_sizes
-        b = torch.arange(N) - before[t]
+        t = np.repeat(np.arange(len(batch_sizes)), batch_sizes)
+        before = batch_sizes.cumsum() - batch_sizes
+        b = np.arange(len(t)) - before[t]
         forwards = base[b] + stride[b] * t
         backwards = base[b] + stride[b] * (lengths[b] - 1 - t)
-        self.of = (forwards.to(device), backwards.to(device))
-        self.last = ((before[lengths - 1] + sample).to(device), sample.to(device))
+        ends = before[lengths - 1] + sample
+        self.of = tuple(torch.from_numpy(rows).to(device) for rows in (forwards, backwards))
+        self.last = tuple(torch.from_numpy(rows).to(device) for rows in (ends, sample))
 
 
 class _Gather(torch.autograd.Function):
@@ -153,10 +157,10 @@ class _Gather(torch.autograd.Function):
         return grad.new_zeros(ctx.total, grad.shape[1]).index_copy(0, rows, grad), None
 
 
-def _lengths(batch_sizes: Tensor) -> Tensor:
+def _lengths(batch_sizes: Array) -> Array:
     """(B,) of each sample: in how many steps there are more samples than those before it."""
-    sample = torch.arange(int(batch_sizes[0]))
-    return len(batch_sizes) - torch.searchsorted(batch_sizes.flip(0), sample, right=True)
+    ascending = batch_sizes[::-1]
+    return len(batch_sizes) - np.searchsorted(ascending, np.arange(batch_sizes[0]), side="right")
 
 
 def _of_similar_length(lengths: list[int]) -> list[int]:

@@ -98,8 +98,8 @@ def _packed_fits(form: Form, input: PackedSequence) -> bool:
         return False
     if sizes.dim() != 1 or sizes.dtype != torch.int64 or not len(sizes):
         return False
-    falling = not bool((sizes[1:] > sizes[:-1]).any())
-    return falling and int(sizes[-1]) > 0 and int(sizes.sum()) == len(data)
+    counts = sizes.tolist()
+    return counts[-1] > 0 and sum(counts) == len(data) and counts == sorted(counts, reverse=True)
 
 
 def _states_fit(form: Form, module: nn.RNNBase, input: Any, states: tuple[Tensor, ...]) -> bool:
