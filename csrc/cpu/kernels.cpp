@@ -3,9 +3,11 @@
 #include "kernels.h"
 
 #include "../cells/dense.h"
+#include "../cells/diagonal.h"
 #include "../cells/rnn.h"
 #include "../scan/blelloch.h"
 #include "../scan/chunked.h"
+#include "../scan/folded.h"
 #include "../scan/linear.h"
 
 namespace bppsa::BPPSA_ISA {
@@ -38,6 +40,32 @@ void dense_scan(const DenseScanArgs& args, const Plan& plan, const Parallel& par
       return dense_scan_as<BFloat16>(args, plan, parallel);
     case Storage::f16:
       return dense_scan_as<Float16>(args, plan, parallel);
+  }
+}
+
+template <typename S>
+void diagonal_scan_as(const DiagonalScanArgs& args, const Plan& plan, const Parallel& parallel) {
+  constexpr int kBlock = 64;
+  switch (plan.algorithm) {
+    case Algorithm::linear:
+      return linear_scan(DiagonalCell<S, kBlock>(args), parallel);
+    case Algorithm::chunked:
+      return folded_scan(DiagonalCell<S, kBlock>(args), plan.chunk, parallel);
+    case Algorithm::blelloch:
+      return blelloch_scan(DiagonalCell<S, 1>(args), plan.levels, parallel);
+  }
+}
+
+void diagonal_scan(const DiagonalScanArgs& args, const Plan& plan, const Parallel& parallel) {
+  switch (args.storage) {
+    case Storage::f32:
+      return diagonal_scan_as<float>(args, plan, parallel);
+    case Storage::f64:
+      return diagonal_scan_as<double>(args, plan, parallel);
+    case Storage::bf16:
+      return diagonal_scan_as<BFloat16>(args, plan, parallel);
+    case Storage::f16:
+      return diagonal_scan_as<Float16>(args, plan, parallel);
   }
 }
 
@@ -79,6 +107,7 @@ void rnn_backward(const RnnBackwardArgs& args, const Plan& plan, const Parallel&
 #define BPPSA_STRING_(x) #x
 #define BPPSA_STRING(x) BPPSA_STRING_(x)
 extern const Kernels table;
-const Kernels table = {BPPSA_STRING(BPPSA_ISA), dense_scan, rnn_forward_any, rnn_backward};
+const Kernels table = {BPPSA_STRING(BPPSA_ISA), dense_scan, diagonal_scan, rnn_forward_any,
+                       rnn_backward};
 
 }  // namespace bppsa::BPPSA_ISA

@@ -38,6 +38,19 @@ struct DenseScanArgs {
   int64_t out_stride[2];
 };
 
+// g_T = u_T,  g_t = decay_{t+1} g_{t+1} + u_t, element by element; decay_t lies at
+// decay + (t - 1) * decay_stride[0].
+struct DiagonalScanArgs {
+  Storage storage;
+  int64_t T, B, H;
+  const void* decay;
+  int64_t decay_stride[3];  // step, sample, state
+  const void* grad;         // u_0 ... u_T
+  int64_t grad_stride[3];
+  void* out;  // g_0 ... g_T, contiguous (B, H) each
+  int64_t out_step;
+};
+
 struct RnnForwardArgs {
   Storage storage;  // f32 or f64
   Nonlinearity nonlinearity;
@@ -69,6 +82,7 @@ struct RnnBackwardArgs {
 struct Kernels {
   const char* name;
   void (*dense_scan)(const DenseScanArgs&, const Plan&, const Parallel&);
+  void (*diagonal_scan)(const DiagonalScanArgs&, const Plan&, const Parallel&);
   void (*rnn_forward)(const RnnForwardArgs&, const Parallel&);
   void (*rnn_backward)(const RnnBackwardArgs&, const Plan&, const Parallel&);
 };
