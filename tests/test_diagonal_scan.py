@@ -240,6 +240,7 @@ def test_products_that_underflow_where_gradients_do_not(dtype, plan, device):
     decay[900, :, 2] = 0
     grad = torch.zeros(2001, 1, 3, dtype=dtype)
     grad[400] = grad[512] = grad[1024] = grad[2000] = large
+    grad[:1000, :, 1] = 0  # or the order of a sum would show
     found = scan(decay.to(device), grad.to(device), *plan).cpu()
     wanted = oracle(decay, grad)
     assert wanted[300].all()
@@ -282,15 +283,14 @@ def test_nan_and_inf_travel_as_in_a_plain_loop(bad, plan, device):
 @pytest.mark.parametrize("H", [1, 5])
 def test_long_chains_and_the_same_bits_every_time(H, algorithm, device):
     decay, grad = chain(200_000, 1, H, torch.float32, device)
-    first = diagonal_scan(decay, grad, algorithm)
-    for end in (slice(-2000, None), slice(100_000, 102_000)):
-        wanted = oracle(decay[end][:1999].cpu().double(), grad[end][-2000:].cpu().double())
-        if end.stop is None:
-            assert relative_error(first[-2000:], wanted) < 1e-6
-        else:  # 1000 steps forget what the truncated oracle does not know
-            wanted = oracle(decay[end].cpu().double(), grad[100_000:102_001].cpu().double())
-            assert relative_error(first[100_000:101_000], wanted[:1000]) < 1e-6
-    assert torch.equal(first, diagonal_scan(decay, grad, algorithm))
+    first, again = (diagonal_scan(decay, grad, algorithm) for _ in range(2))
+    assert torch.equal(first, again)
+    decay, grad = decay.cpu().double(), grad.cpu().double()
+    end = oracle(decay[-1999:], grad[-2000:])
+    assert relative_error(first[-2000:], end) < 1e-6
+    # 1000 steps forget what an oracle that starts in the middle does not know.
+    middle = oracle(decay[100_000:102_000], grad[100_000:102_001])[:1000]
+    assert relative_error(first[100_000:101_000], middle) < 1e-6
 
 
 def test_threads_do_not_change_the_bits():
@@ -311,8 +311,8 @@ import sys
 sys.path.insert(0, {tests!r})
 import test_diagonal_scan as tests
 assert tests.bl.ops.cpu_capability() == {level!r}.replace("-", "_")
-for shape in tests.MANY:
-    for dtype in tests.DTYPES:
+for shape in tests.MANY[-4:]:
+    for dtype in (tests.torch.float32, tests.torch.bfloat16):
         tests.test_every_plan_and_layout_equals_the_oracle(shape, dtype, "cpu")
 """
 

@@ -4,7 +4,7 @@
 //
 // A thread walks one element of one segment; threads of a warp have neighbouring elements, so that
 // a step of a warp reads whole lines where the state is contiguous in memory. A walk waits for
-// memory, not for arithmetic: each thread has kAhead steps in flight. Where there are too few
+// memory, not for arithmetic: each thread has kStepsAhead steps in flight. Where there are too few
 // elements for the machine, segments of time make up for them (chunked, blelloch), as in the dense
 // scans: maps of segments, carries through the maps, replays.
 //
@@ -55,35 +55,39 @@ struct DiagonalChain {
 };
 
 constexpr int kDiagonalThreads = 128;  // of a block, at most
-constexpr int kDiagonalAhead = 8;      // steps in flight for each thread
+constexpr int kStepsAhead = 16;        // in flight for each thread of a walk
+constexpr int kMapsAhead = 8;          // likewise where maps are walked
+
+/// Calls run(i, decay[i], u[i]) for the steps last-1 … first of an element, in that order.
+template <class Chain, class Run>
+BPPSA_DEVICE void for_each_step(const Chain& own, int64_t last, int64_t first, const Run& run) {
+  using acc_t = typename Chain::acc_t;
+  int64_t i = last;
+  for (; i - kStepsAhead >= first; i -= kStepsAhead) {
+    typename Chain::scalar_t a[kStepsAhead], u[kStepsAhead];
+#pragma unroll
+    for (int n = 0; n < kStepsAhead; ++n) {
+      a[n] = own.decay(i - 1 - n);
+      u[n] = own.grad(i - 1 - n);
+    }
+#pragma unroll
+    for (int n = 0; n < kStepsAhead; ++n) {
+      run(i - 1 - n, static_cast<acc_t>(a[n]), static_cast<acc_t>(u[n]));
+    }
+  }
+  while (i-- > first) run(i, static_cast<acc_t>(own.decay(i)), static_cast<acc_t>(own.grad(i)));
+}
 
 /// Walks an element from g at the end of steps last-1 … first to the g before them. kFinal: these
 /// are the true gradients, all but the last of which it writes.
 template <bool kFinal, class Chain>
 BPPSA_DEVICE typename Chain::acc_t walk_element(const Chain& own, int64_t last, int64_t first,
                                                 typename Chain::acc_t g) {
-  using scalar_t = typename Chain::scalar_t;
   using acc_t = typename Chain::acc_t;
-  const auto step = [&](int64_t i, acc_t a, acc_t u) {
-    if constexpr (kFinal) own.out(i + 1) = static_cast<scalar_t>(g);
+  for_each_step(own, last, first, [&](int64_t i, acc_t a, acc_t u) {
+    if constexpr (kFinal) own.out(i + 1) = static_cast<typename Chain::scalar_t>(g);
     g = a * g + u;
-  };
-  int64_t i = last;
-  for (; i - kDiagonalAhead >= first; i -= kDiagonalAhead) {
-    scalar_t a[kDiagonalAhead], u[kDiagonalAhead];
-#pragma unroll
-    for (int n = 0; n < kDiagonalAhead; ++n) {
-      a[n] = own.decay(i - 1 - n);
-      u[n] = own.grad(i - 1 - n);
-    }
-#pragma unroll
-    for (int n = 0; n < kDiagonalAhead; ++n) {
-      step(i - 1 - n, static_cast<acc_t>(a[n]), static_cast<acc_t>(u[n]));
-    }
-  }
-  while (i-- > first) {
-    step(i, static_cast<acc_t>(own.decay(i)), static_cast<acc_t>(own.grad(i)));
-  }
+  });
   return g;
 }
 
@@ -152,31 +156,17 @@ BPPSA_DEVICE void for_each_element(int64_t first, int64_t nodes, int64_t count, 
 template <class Chain>
 __global__ void __launch_bounds__(kDiagonalThreads)
     compose_elements_kernel(Chain chain, int64_t span, ElementMaps maps) {
-  using scalar_t = typename Chain::scalar_t;
+  using acc_t = typename Chain::acc_t;
   for_each_element(1, maps.nodes, chain.count, [&](int64_t k, int64_t e) {
-    const Chain own = chain.from_element(e);
-    const int64_t first = k * span;
-    int64_t i = smaller(first + span, chain.T);
     ElementMap map;
-    for (; i - kDiagonalAhead >= first; i -= kDiagonalAhead) {
-      scalar_t a[kDiagonalAhead], u[kDiagonalAhead];
-#pragma unroll
-      for (int n = 0; n < kDiagonalAhead; ++n) {
-        a[n] = own.decay(i - 1 - n);
-        u[n] = own.grad(i - 1 - n);
-      }
-#pragma unroll
-      for (int n = 0; n < kDiagonalAhead; ++n) {
-        map.append(static_cast<double>(a[n]), static_cast<double>(u[n]));
-      }
-    }
-    while (i-- > first) map.append(static_cast<double>(own.decay(i)), own.grad(i));
+    for_each_step(chain.from_element(e), smaller((k + 1) * span, chain.T), k * span,
+                  [&](int64_t, acc_t a, acc_t u) { map.append(a, u); });
     maps.store(k, e, map);
   });
 }
 
 // Each node from its two children, or its only one. One element, one node a thread.
-inline __global__ void __launch_bounds__(kDiagonalThreads)
+static __global__ void __launch_bounds__(kDiagonalThreads)
     merge_elements_kernel(ElementMaps children, ElementMaps parents) {
   for_each_element(1, parents.nodes, parents.count, [&](int64_t k, int64_t e) {
     const ElementMap left = children.load(2 * k, e);
@@ -197,14 +187,14 @@ __global__ void __launch_bounds__(kDiagonalThreads)
     int64_t k = smaller((p + 1) * group, maps.nodes) - 1;
     carries[k * chain.count + e] = g;
     while (k > p * group) {
-      const int ahead = static_cast<int>(smaller<int64_t>(k - p * group, kDiagonalAhead));
-      ElementMap next[kDiagonalAhead];
+      const int ahead = static_cast<int>(smaller<int64_t>(k - p * group, kMapsAhead));
+      ElementMap next[kMapsAhead];
 #pragma unroll
-      for (int n = 0; n < kDiagonalAhead; ++n) {
+      for (int n = 0; n < kMapsAhead; ++n) {
         if (n < ahead) next[n] = maps.load(k - n, e);
       }
 #pragma unroll
-      for (int n = 0; n < kDiagonalAhead; ++n) {
+      for (int n = 0; n < kMapsAhead; ++n) {
         if (n >= ahead) continue;
         acc_t before;
         if (!next[n].apply(g, before)) {

@@ -8,6 +8,8 @@
 // few elements a walk waits for its own last step, many chunks side by side fill that time, so
 // that this pays on a single core too. Phase 2 is K steps of the sort that the chain itself has.
 //
+// It asks of a cell what linear_scan does, and fold, compose, walk and size (cells/diagonal.h).
+//
 // The rule of trust is that of segment.h, element by element, with maps in double. Then a product
 // of float32 decays cannot underflow where the walk would not have: 2^-1074 times the largest
 // float32 is nothing in float32. For float64 the product must not have been tiny on its way,
