@@ -60,7 +60,7 @@ template <typename S, int kElements>
 struct DiagonalCell {
   using T = typename ComputeOf<S>::type;
   static constexpr int kLanes = 4;
-  static constexpr int64_t kSpanned = 2048, kLeastSpan = 2;
+  static constexpr int64_t kSpanned = 2048, kLeastSpan = 8;
 
   // Where element e of row r and fold k lies at step t: data[t step + k fold + r row + e element].
   template <typename U>
