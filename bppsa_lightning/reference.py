@@ -139,3 +139,20 @@ def rnn_jac_t(output: Tensor, w_hh: Tensor, nonlinearity: str = "tanh") -> Tenso
     """J_tᵀ = W_hhᵀ diag(φ'(z_t)), in full, (T, B, H, H): what the cell never materialises."""
     slope = 1 - output**2 if nonlinearity == "tanh" else (output > 0).to(output)
     return w_hh.t() * slope.unsqueeze(-2)
+
+
+def diagonal_scan(decay: Tensor, grad: Tensor) -> Tensor:
+    """g (T+1, B, H) from decay (T, B, H), the diagonals of the Jacobians, and grad (T+1, B, H)."""
+    g = [grad[-1]]
+    for a, u in zip(decay.flip(0), grad[:-1].flip(0), strict=True):
+        g.append(a * g[-1] + u)
+    return torch.stack(g[::-1])
+
+
+def linear_recurrence(decay: Tensor, x: Tensor, initial: Tensor | None = None) -> Tensor:
+    """h_t = decay_t h_{t-1} + x_t, (T, B, H), from h_0 = initial (B, H) or zeros."""
+    h, states = x.new_zeros(x.shape[1:]) if initial is None else initial, []
+    for a, x_t in zip(decay, x, strict=True):
+        h = a * h + x_t
+        states.append(h)
+    return torch.stack(states)

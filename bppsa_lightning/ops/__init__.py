@@ -3,6 +3,7 @@
 import torch
 
 from bppsa_lightning._library import HAS_CUDA_KERNELS
+from bppsa_lightning.ops.diagonal import diagonal_scan, linear_recurrence
 from bppsa_lightning.ops.log import ScanLog, scan_log
 from bppsa_lightning.ops.recurrent import gru, lstm, recurrent_device_supported, rnn
 from bppsa_lightning.ops.scan import reverse_scan
@@ -11,7 +12,9 @@ __all__ = [
     "HAS_CUDA_KERNELS",
     "ScanLog",
     "cpu_capability",
+    "diagonal_scan",
     "gru",
+    "linear_recurrence",
     "lstm",
     "recurrent_device_supported",
     "reverse_scan",

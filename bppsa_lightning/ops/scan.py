@@ -13,7 +13,7 @@ from torch import Tensor
 from bppsa_lightning import planner
 from bppsa_lightning._library import HAS_CUDA_KERNELS
 
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 
@@ -71,7 +71,7 @@ def _check_reverse_scan(jac_t: Tensor, grad: Tensor) -> None:
             raise TypeError(f"{name}: found {type(tensor).__name__}, wanted a torch.Tensor")
         if tensor.layout != torch.strided:
             raise TypeError(f"{name}: found layout {tensor.layout}, wanted a dense tensor")
-        if tensor.dtype not in _DTYPES:
+        if tensor.dtype not in DTYPES:
             raise TypeError(
                 f"{name}: found dtype {tensor.dtype}, wanted float32, float64, bfloat16 or float16"
             )

@@ -1,22 +1,20 @@
-// The CPU kernels of one instruction set: cells x scan algorithms, instantiated by dtype,
-// vector width and cell. Compiled once per level; see isa.h.
+// The CPU kernels of one instruction set: cells x scan algorithms, instantiated by dtype
+// and vector width. Compiled once per level; see isa.h.
 #include "kernels.h"
 
 #include "../cells/dense.h"
-#include "../cells/gru.h"
-#include "../cells/lstm.h"
-#include "../cells/rnn.h"
-#include "../recurrent/backward.h"
-#include "../recurrent/forward.h"
+#include "../cells/diagonal.h"
+#include "../scan/folded.h"
 #include "../scan/scan.h"
 
 namespace bppsa::BPPSA_ISA {
-namespace {
 
-template <class T>
-struct Type {
-  using type = T;
-};
+// In recurrent_kernels.cpp.
+void recurrent_forward(const RecurrentForwardArgs& args, const Parallel& parallel);
+void recurrent_backward(const RecurrentBackwardArgs& args, const Plan& plan,
+                        const Parallel& parallel);
+
+namespace {
 
 template <typename S>
 void dense_scan_as(const DenseScanArgs& args, const Plan& plan, const Parallel& parallel) {
@@ -36,31 +34,30 @@ void dense_scan(const DenseScanArgs& args, const Plan& plan, const Parallel& par
   }
 }
 
-template <class Body>
-void with_recurrent_cell(const RecurrentArgs& args, const Body& body) {
-  const bool f64 = args.storage == Storage::f64;
-  switch (args.cell) {
-    case RecurrentCell::rnn_tanh:
-      return f64 ? body(Type<Rnn<double, false>>{}) : body(Type<Rnn<float, false>>{});
-    case RecurrentCell::rnn_relu:
-      return f64 ? body(Type<Rnn<double, true>>{}) : body(Type<Rnn<float, true>>{});
-    case RecurrentCell::gru:
-      return f64 ? body(Type<Gru<double>>{}) : body(Type<Gru<float>>{});
-    case RecurrentCell::lstm:
-      return f64 ? body(Type<Lstm<double>>{}) : body(Type<Lstm<float>>{});
+template <typename S>
+void diagonal_scan_as(const DiagonalScanArgs& args, const Plan& plan, const Parallel& parallel) {
+  constexpr int kBlock = 64;
+  switch (plan.algorithm) {
+    case Algorithm::linear:
+      return linear_scan(DiagonalCell<S, kBlock>(args), parallel);
+    case Algorithm::chunked:
+      return folded_scan(DiagonalCell<S, kBlock>(args), plan.chunk, parallel);
+    case Algorithm::blelloch:
+      return blelloch_scan(DiagonalCell<S, 1>(args), plan.levels, parallel);
   }
 }
 
-void recurrent_forward_any(const RecurrentForwardArgs& args, const Parallel& parallel) {
-  with_recurrent_cell(
-      args, [&](auto cell) { recurrent_forward<typename decltype(cell)::type>(args, parallel); });
-}
-
-void recurrent_backward_any(const RecurrentBackwardArgs& args, const Plan& plan,
-                            const Parallel& parallel) {
-  with_recurrent_cell(args, [&](auto cell) {
-    recurrent_backward<typename decltype(cell)::type>(args, plan, parallel);
-  });
+void diagonal_scan(const DiagonalScanArgs& args, const Plan& plan, const Parallel& parallel) {
+  switch (args.storage) {
+    case Storage::f32:
+      return diagonal_scan_as<float>(args, plan, parallel);
+    case Storage::f64:
+      return diagonal_scan_as<double>(args, plan, parallel);
+    case Storage::bf16:
+      return diagonal_scan_as<BFloat16>(args, plan, parallel);
+    case Storage::f16:
+      return diagonal_scan_as<Float16>(args, plan, parallel);
+  }
 }
 
 }  // namespace
@@ -68,7 +65,7 @@ void recurrent_backward_any(const RecurrentBackwardArgs& args, const Plan& plan,
 #define BPPSA_STRING_(x) #x
 #define BPPSA_STRING(x) BPPSA_STRING_(x)
 extern const Kernels table;
-const Kernels table = {BPPSA_STRING(BPPSA_ISA), dense_scan, recurrent_forward_any,
-                       recurrent_backward_any};
+const Kernels table = {BPPSA_STRING(BPPSA_ISA), dense_scan, diagonal_scan, recurrent_forward,
+                       recurrent_backward};
 
 }  // namespace bppsa::BPPSA_ISA

@@ -22,6 +22,7 @@ struct Plan {
 // Runs body(context, begin, end) over [0, n) on torch's threads, in contiguous shares.
 struct Parallel {
   int threads;
+  bool flush_denormals;  // see cpu/denormals.h
   void (*run)(int64_t n, void* context, void (*body)(void*, int64_t, int64_t));
 };
 
@@ -35,6 +36,19 @@ struct DenseScanArgs {
   int64_t grad_stride[3];
   void* out;  // g_0 ... g_T
   int64_t out_stride[2];
+};
+
+// g_T = u_T,  g_t = decay_{t+1} g_{t+1} + u_t, element by element; decay_t lies at
+// decay + (t - 1) * decay_stride[0].
+struct DiagonalScanArgs {
+  Storage storage;
+  int64_t T, B, H;
+  const void* decay;
+  int64_t decay_stride[3];  // step, sample, state
+  const void* grad;         // u_0 ... u_T
+  int64_t grad_stride[3];
+  void* out;  // g_0 ... g_T, contiguous (B, H) each
+  int64_t out_step;
 };
 
 // One recurrent layer in one direction. All tensors contiguous but for the strides given; a layer
@@ -73,6 +87,7 @@ struct RecurrentBackwardArgs : RecurrentArgs {
 struct Kernels {
   const char* name;
   void (*dense_scan)(const DenseScanArgs&, const Plan&, const Parallel&);
+  void (*diagonal_scan)(const DiagonalScanArgs&, const Plan&, const Parallel&);
   void (*recurrent_forward)(const RecurrentForwardArgs&, const Parallel&);
   void (*recurrent_backward)(const RecurrentBackwardArgs&, const Plan&, const Parallel&);
 };

@@ -78,7 +78,8 @@ static void set_operands(RecurrentArgs& args, const std::string& cell, const Ope
 }
 
 static Parallel parallel_for(const RecurrentArgs& args) {
-  return parallel_for_work(args.T * args.B * gates_of(args.cell) * args.H * (args.I + args.P + 8));
+  return parallel_for_work(args.T * args.B * gates_of(args.cell) * args.H * (args.I + args.P + 8),
+                           true);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent_cpu(

@@ -48,6 +48,9 @@ STABLE_TORCH_LIBRARY(bppsa, m) {
       "reverse_scan(Tensor jac_t, Tensor grad, str algorithm, int chunk, int levels, "
       "bool adjoint) -> Tensor");
   m.def(
+      "diagonal_scan(Tensor decay, Tensor grad, str algorithm, int chunk, int levels, "
+      "bool adjoint) -> Tensor");
+  m.def(
       "recurrent(str cell, Tensor x, Tensor? h0, Tensor? c0, Tensor w_ih, Tensor w_hh, "
       "Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, bool reverse, int keep, str algorithm) "
       "-> (Tensor, Tensor, Tensor, Tensor)");

@@ -42,11 +42,12 @@ inline Plan plan_of(const std::string& algorithm, int64_t chunk, int64_t levels)
 }
 
 // Torch's threads, or one alone where waking them costs more than they would save.
-inline Parallel parallel_for_work(int64_t multiply_adds) {
+inline Parallel parallel_for_work(int64_t multiply_adds, bool flush_denormals = false) {
   constexpr int64_t kWorthThreads = 1 << 15;
   const int threads =
       multiply_adds < kWorthThreads ? 1 : static_cast<int>(torch::stable::get_num_threads());
-  return {threads, [](int64_t n, void* context, void (*body)(void*, int64_t, int64_t)) {
+  return {threads, flush_denormals,
+          [](int64_t n, void* context, void (*body)(void*, int64_t, int64_t)) {
             torch::stable::parallel_for(
                 0, n, 1, [&](int64_t begin, int64_t end) { body(context, begin, end); });
           }};

@@ -55,8 +55,7 @@ int64_t slab_steps(int64_t steps, int64_t B, int64_t row, int workers) {
 constexpr int64_t kWorthPanels = 8;
 
 template <class Cell, typename T = typename Cell::T>
-void recurrent_backward(const RecurrentBackwardArgs& args, const Plan& plan,
-                        const Parallel& parallel) {
+void layer_backward(const RecurrentBackwardArgs& args, const Plan& plan, const Parallel& parallel) {
   using Chain = LayerChain<Cell>;
   const Layer<T> layer(args);
   const int64_t B = layer.B, H = layer.H, P = layer.P, steps = layer.steps;

@@ -76,7 +76,7 @@ void forward_group(const Layer<T>& layer, const PackedWeights<Cell>& weights, T*
 }
 
 template <class Cell, typename T = typename Cell::T>
-void recurrent_forward(const RecurrentForwardArgs& args, const Parallel& parallel) {
+void layer_forward(const RecurrentForwardArgs& args, const Parallel& parallel) {
   const Layer<T> layer(args);
   const PackedWeights<Cell> weights(layer);
   const Groups groups(layer.B, parallel.threads);

@@ -25,6 +25,16 @@ struct Walker {
   // On entry g holds g_hi, on return g_lo. Final: these are the true gradients.
   template <bool Final>
   void walk(const Cell& cell, int64_t hi, int64_t lo, int64_t b, int64_t n) {
+    // A cell whose steps are too short to be called one by one walks them itself.
+    if constexpr (requires { cell.template walk<Final>(hi, lo, b, n, g); })
+      return cell.template walk<Final>(hi, lo, b, n, g);
+    else
+      walk_by_steps<Final>(cell, hi, lo, b, n);
+  }
+
+ private:
+  template <bool Final>
+  void walk_by_steps(const Cell& cell, int64_t hi, int64_t lo, int64_t b, int64_t n) {
     for (int64_t t = hi; t > lo; --t) {
       cell.template step<Final>(t, b, n, g, next, scratch);
       T* swap = g;

@@ -29,10 +29,11 @@ inline void for_each_index(const Parallel& parallel, int64_t n, const Make& make
   struct Context {
     const Make& make;
     const Body& body;
-  } context{make, body};
+    bool flush_denormals;
+  } context{make, body, parallel.flush_denormals};
   const auto share = [](void* p, int64_t begin, int64_t end) {
-    const FlushDenormals flush;
     const Context& context = *static_cast<const Context*>(p);
+    const FlushDenormals flush(context.flush_denormals);
     auto state = context.make();
     for (int64_t i = begin; i < end; ++i) context.body(i, state);
   };

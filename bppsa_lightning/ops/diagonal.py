@@ -1,0 +1,188 @@
+"""Diagonal chains: elementwise recurrences, as those of IndRNN, minGRU and diagonal SSMs.
+
+T steps, B batch, H state. One operator runs in both directions of time: backwards it is the
+back-propagation of a chain, forwards the recurrence itself; each is the vector-Jacobian product of
+the other, so derivatives of any order exist.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bppsa_lightning import planner
+from bppsa_lightning._library import HAS_CUDA_KERNELS
+from bppsa_lightning.ops.scan import DTYPES
+
+
+def diagonal_scan(
+    decay: Tensor, grad: Tensor, algorithm: str = "auto", levels: int | None = None
+) -> Tensor:
+    """Gradients of a chain with diagonal Jacobians: g_T = u_T, g_i = decay_i * g_{i+1} + u_i.
+
+    Args:
+        decay: (T, B, H); ``decay[i]`` is the diagonal of ∂x_{i+1}/∂x_i. Any strides. float32,
+            float64, bfloat16 or float16 (the last two are computed in float32).
+        grad: (T+1, B, H); u_0 … u_T, the direct gradient of each state. Same dtype and device.
+        algorithm: "auto", "linear", "chunked" or "blelloch".
+        levels: up-sweep levels of "blelloch", 0 to ceil(log2(T)); None is the full tree. Given
+            with "auto", it asks for "blelloch".
+
+    Returns:
+        g (T+1, B, H), contiguous, of grad's dtype. Differentiable in both arguments, any number
+        of times.
+
+    Raises:
+        TypeError: an argument is not a tensor, or of another dtype.
+        ValueError: shapes, devices, algorithm or levels do not fit.
+        RuntimeError: CUDA tensors, and the CUDA kernels were not built.
+
+    What `reverse_scan` computes of ``torch.diag_embed(decay)``, with H numbers a step instead of
+    H². For the forward recurrence see `linear_recurrence`.
+    """
+    return _scan(decay, grad, algorithm, levels, False)
+
+
+def linear_recurrence(
+    decay: Tensor, x: Tensor, initial: Tensor | None = None, algorithm: str = "auto"
+) -> Tensor:
+    """States of an elementwise linear recurrence: h_t = decay_t * h_{t-1} + x_t.
+
+    Args:
+        decay: (T, B, H), or what broadcasts to it: (H,) for a recurrence that does not change.
+            Any strides. dtypes as in `diagonal_scan`.
+        x: (T, B, H), T >= 1. Same dtype and device. Of batch-first data, pass
+            ``x.transpose(0, 1)``.
+        initial: (B, H), h_0; None is zeros.
+        algorithm: of the scan, forward and backward; see `diagonal_scan`.
+
+    Returns:
+        h_1 … h_T (T, B, H), contiguous. Exact, and differentiable in all arguments, any number of
+        times: the backward is `diagonal_scan`.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as `diagonal_scan`.
+    """
+    _check_linear_recurrence(decay, x, initial)
+    decay = decay.expand(x.shape)
+    if initial is not None:
+        x = torch.cat([torch.addcmul(x[:1], decay[:1], initial), x[1:]])
+    return _scan(decay[1:], x, algorithm, None, True)
+
+
+def _scan(decay: Tensor, grad: Tensor, algorithm: str, levels: int | None, adjoint: bool) -> Tensor:
+    if torch.compiler.is_compiling():
+        return torch.ops.bppsa.planned_diagonal_scan(decay, grad, algorithm, levels, adjoint)
+    return _planned_diagonal_scan(decay, grad, algorithm, levels, adjoint)
+
+
+def _planned_diagonal_scan(
+    decay: Tensor, grad: Tensor, algorithm: str, levels: int | None, adjoint: bool
+) -> Tensor:
+    _check_diagonal_scan(decay, grad)
+    T, B, H = decay.shape
+    plan = planner.choose_diagonal(T, B * H, decay.device, algorithm, levels)
+    return torch.ops.bppsa.diagonal_scan(
+        decay, grad, plan.algorithm, plan.chunk, plan.levels, adjoint
+    )
+
+
+# As planned_reverse_scan: taken apart where torch.compile's symbols have values.
+_library = torch.library.Library("bppsa", "FRAGMENT")
+_library.define(
+    "planned_diagonal_scan(Tensor decay, Tensor grad, str algorithm, int? levels, bool adjoint)"
+    " -> Tensor"
+)
+_library.impl("planned_diagonal_scan", _planned_diagonal_scan, "CompositeImplicitAutograd")
+
+
+def _check_tensor(name: str, tensor: Any) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name}: found {type(tensor).__name__}, wanted a torch.Tensor")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name}: found layout {tensor.layout}, wanted a dense tensor")
+    if tensor.dtype not in DTYPES:
+        raise TypeError(
+            f"{name}: found dtype {tensor.dtype}, wanted float32, float64, bfloat16 or float16"
+        )
+
+
+def _check_beside(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
+    if tensor.dtype != other.dtype:
+        raise TypeError(f"{name}: found dtype {tensor.dtype}, wanted {other_name}'s {other.dtype}")
+    if tensor.device != other.device:
+        raise ValueError(
+            f"{name}: found on {tensor.device}, wanted on {other_name}'s {other.device}"
+        )
+
+
+def _check_diagonal_scan(decay: Tensor, grad: Tensor) -> None:
+    _check_tensor("decay", decay)
+    _check_tensor("grad", grad)
+    if decay.dim() != 3 or decay.shape[2] < 1:
+        raise ValueError(f"decay: found shape {tuple(decay.shape)}, wanted (T, B, H) with H >= 1")
+    T, B, H = decay.shape
+    if tuple(grad.shape) != (T + 1, B, H):
+        raise ValueError(
+            f"grad: found shape {tuple(grad.shape)}, wanted (T+1, B, H) = {(T + 1, B, H)} "
+            f"for decay of shape {tuple(decay.shape)}"
+        )
+    _check_beside("grad", grad, "decay", decay)
+    if decay.is_cuda and not HAS_CUDA_KERNELS:
+        raise RuntimeError(
+            "decay: found on a CUDA device, but bppsa_lightning was built without its CUDA "
+            "kernels; rebuild it where an nvcc is on PATH (or CUDACXX names one), or move the "
+            "tensors to the CPU"
+        )
+
+
+def _check_linear_recurrence(decay: Tensor, x: Tensor, initial: Tensor | None) -> None:
+    _check_tensor("decay", decay)
+    _check_tensor("x", x)
+    if x.dim() != 3 or x.shape[0] < 1 or x.shape[2] < 1:
+        raise ValueError(
+            f"x: found shape {tuple(x.shape)}, wanted (T, B, H) with T >= 1 and H >= 1"
+        )
+    fits = decay.dim() <= 3 and all(
+        n in (1, wanted) for n, wanted in zip(decay.shape[::-1], x.shape[::-1], strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"decay: found shape {tuple(decay.shape)}, wanted x's {tuple(x.shape)} or what "
+            "broadcasts to it"
+        )
+    _check_beside("decay", decay, "x", x)
+    if initial is None:
+        return
+    _check_tensor("initial", initial)
+    if initial.shape != x.shape[1:]:
+        raise ValueError(
+            f"initial: found shape {tuple(initial.shape)}, wanted (B, H) = {tuple(x.shape[1:])}"
+        )
+    _check_beside("initial", initial, "x", x)
+
+
+def _diagonal_scan_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    decay, _, *ctx.plan, ctx.adjoint = inputs
+    ctx.save_for_backward(decay, output if ctx.needs_input_grad[0] else None)
+
+
+def _diagonal_scan_backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
+    decay, g = ctx.saved_tensors
+    v = torch.ops.bppsa.diagonal_scan(decay, cotangent, *ctx.plan, not ctx.adjoint)
+    grad_decay = None
+    if ctx.needs_input_grad[0]:
+        grad_decay = g[:-1] * v[1:] if ctx.adjoint else v[:-1] * g[1:]
+    return grad_decay, v, None, None, None, None
+
+
+@torch.library.register_fake("bppsa::diagonal_scan")
+def _(
+    decay: Tensor, grad: Tensor, algorithm: str, chunk: int, levels: int, adjoint: bool
+) -> Tensor:
+    return grad.new_empty(grad.shape)
+
+
+torch.library.register_autograd(
+    "bppsa::diagonal_scan", _diagonal_scan_backward, setup_context=_diagonal_scan_setup
+)
