@@ -73,6 +73,8 @@ class Device {
     }
   }
 
+  void sync_warp() { sync(warps_[current_ / kWarpSize], kWarpSize, false); }
+
   /// Combines `flag` over all threads of the block: bit 0 any, bit 1 all.
   int sync_block(bool flag) { return sync(block_, threads_, flag); }
 
@@ -193,6 +195,9 @@ inline int __syncthreads_or(int flag) {
 inline int __syncthreads_and(int flag) {
   return bppsa::emulator::Device::get().sync_block(flag) >> 1;
 }
+inline void __syncwarp() { bppsa::emulator::Device::get().sync_warp(); }
+inline float __expf(float x) { return expf(x); }
+inline float __fdividef(float x, float y) { return x / y; }
 template <typename T>
 T __shfl_xor_sync(unsigned, T value, int distance) {
   return bppsa::emulator::Device::get().shuffle_xor(value, distance);

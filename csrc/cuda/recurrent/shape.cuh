@@ -1,0 +1,70 @@
+#pragma once
+// How a block lies over the recurrent matrix of one sample.
+//
+// A thread owns one hidden unit j (kPasses of them, where H is large), or the slice s of it:
+// kSplit neighbouring lanes share a unit and add up by shuffles. Slice s covers the numbers
+//   k = (i * kSplit + s) * kVec + e,   i = 0, 1, …,  e < kVec = 16 bytes / sizeof(T),
+// of the vector that the matrix multiplies: 16-byte reads of shared memory without bank conflicts.
+// The weights of the first kHeld of these pieces stay in registers for the whole sequence; what is
+// left, if anything, is read again in every step.
+
+#include "../chain.cuh"
+
+namespace bppsa::cuda {
+
+template <int split, int held, bool whole, int threads, int passes, int ahead>
+struct UnitShape {
+  static constexpr bool kWhole = whole;  // nothing is left
+  static constexpr int kSplit = split, kHeld = held, kThreads = threads, kPasses = passes;
+  static constexpr int kUnrolledPasses = passes <= 4 ? passes : 1;
+  static constexpr int kAhead = ahead;  // steps whose inputs are in flight
+  static constexpr bool kOneWarp = threads == 32;
+  static constexpr int kUnits = threads / split;  // of one pass
+};
+
+template <typename T>
+constexpr int kVec = 16 / sizeof(T);
+
+template <typename T>
+struct alignas(16) Pack {
+  T e[kVec<T>];
+};
+
+/// The length of a vector in shared memory: whole pieces.
+template <typename T, class Shape>
+BPPSA_BOTH int padded(int H) {
+  constexpr int piece = Shape::kSplit * kVec<T>;
+  return Shape::kHeld * piece >= H ? Shape::kHeld * piece : round_up(H, piece);
+}
+
+/// Threads of a block for H units: no more warps than have work.
+template <class Shape>
+int unit_threads(int H) {
+  return smaller(Shape::kThreads, round_up(H * Shape::kSplit, 32));
+}
+
+constexpr int kMostUnits = 4096;
+
+/// Calls run(shape) with the shape for H units of G gates.
+template <typename T, int G, class Run>
+void with_unit_shape(int H, Run run) {
+  if constexpr (sizeof(T) == 4) {
+    if (H <= 8) return run(UnitShape<1, 2, true, 32, 1, 8>{});
+    if (H <= 20) return run(UnitShape<1, 5, true, 32, 1, 8>{});
+    if (H <= 32) return run(UnitShape<1, 8, true, 32, 1, 8>{});
+    if (H <= 64) return run(UnitShape<4, 4, true, 256, 1, 4>{});
+    // 512 threads have 128 registers each: three or four gates do not fit all 32 weights.
+    if (H <= 128) return run(UnitShape<4, G == 1 ? 8 : G == 3 ? 6 : 4, G == 1, 512, 1, 2>{});
+  } else {
+    if (H <= 32) return run(UnitShape<4, 4, true, 128, 1, 4>{});
+  }
+  if (H <= 512) return run(UnitShape<4, 0, false, 512, 4, 1>{});
+  run(UnitShape<4, 0, false, 512, kMostUnits / 128, 1>{});
+}
+
+template <class Shape>
+BPPSA_DEVICE void sync_units() {
+  Shape::kOneWarp ? __syncwarp() : __syncthreads();
+}
+
+}  // namespace bppsa::cuda
