@@ -232,13 +232,21 @@ def test_options(emulate, cell, how, reverse, dtype):
 # Either side of every shape; 20 and 32 are read in pieces; 33 … 65 in several warps; 100 with
 # weights left in memory; 130: two units a thread.
 @each_cell
-@pytest.mark.parametrize("H", [1, 8, 9, 20, 21, 32, 33, 64, 65, 100, 130])
+@pytest.mark.parametrize("H", [1, 8, 9, 20, 21, 32, 33, 64, 65, 100, 128, 130, 250])
 def test_state_sizes(emulate, cell, H):
     one = case(cell, 4 if H > 64 else 9, 2, 1, H)
     for how in HOWS if H <= 33 else HOWS[:1]:
         check(emulate(one, **how), one)
     if H in (20, 33, 100):
         check(emulate(one, torch.float64), one, torch.float64)
+
+
+@each_cell
+@pytest.mark.parametrize("shared_limit", [10 * 1024, 40 * 1024])
+def test_little_shared_memory(emulate, cell, shared_limit):
+    """Of weights that registers do not hold, some or all stay in memory."""
+    one = case(cell, 3, 1, 1, 100 if cell in ("gru", "lstm") else 250)
+    check(emulate(one, shared_limit=shared_limit), one)
 
 
 @each_cell

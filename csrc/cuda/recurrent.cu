@@ -97,8 +97,8 @@ struct Layer {
     T = x.size(0), B = x.size(1), I = x.size(2), H = w_hh.size(1);
     STD_TORCH_CHECK(H >= 1 && H <= kMostUnits, "recurrent: H must be in 1 … ", kMostUnits,
                     ", found ", H);
-    STD_TORCH_CHECK(B <= (int64_t{1} << 31) / T, "recurrent: T * B must be at most 2^31, found ", T,
-                    " * ", B);
+    STD_TORCH_CHECK(B <= ((int64_t{1} << 31) - 1) / T,
+                    "recurrent: T * B must be less than 2^31, found ", T, " * ", B);
     check_contiguous(w_ih, "w_ih", x, {gates * H, I});
     check_contiguous(w_hh, "w_hh", x, {gates * H, H});
     check_contiguous(b_ih, "b_ih", x, {gates * H});
@@ -177,6 +177,8 @@ Gradients recurrent_backward_cuda(const std::string& cell, const Maybe& grad_out
   check_algorithm(algorithm, chunk, levels);
   check_contiguous(output, "output", x, {T, B, H});
   check_contiguous(kept, "kept (of a forward with keep = 2)", x, {T, B, layer.kept_width()});
+  STD_TORCH_CHECK(reinterpret_cast<uintptr_t>(kept.const_data_ptr()) % 16 == 0,
+                  "recurrent_backward: kept: wanted the very tensor that the forward returned");
   check_contiguous(grad_h_n, "grad_h_n", x, {B, H});
   check_contiguous(grad_c_n, "grad_c_n", x, {B, H});
   if (grad_output.has_value()) {

@@ -11,7 +11,7 @@
 namespace bppsa::cuda {
 
 // Walks of untrusted chunks are rare: they read the matrix from memory.
-using CarryShape = UnitShape<1, 0, false, 64, 1, 1>;
+using CarryShape = UnitShape<1, 0, false, 64, 1, 2>;
 
 template <typename T, int kN>
 struct ProductRow {

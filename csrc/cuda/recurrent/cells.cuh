@@ -54,12 +54,23 @@ struct Tape {
            reinterpret_cast<uintptr_t>(c) % 16 == 0;
   }
 
-  /// h or c before the step at `place`, of which `before` is the place one step earlier and
-  /// `initial` the place in (B, H).
-  BPPSA_DEVICE static T previous(const T* all, const T* initial_values, bool first, int64_t before,
-                                 int64_t initial) {
-    if (!first) return all[before];
-    return initial_values ? initial_values[initial] : T(0);
+  /// The tape seen from `place`, with `initial` the same unit's place in (B, H).
+  BPPSA_DEVICE Tape from(int64_t place, int64_t initial) const {
+    Tape tape{output + place, gates ? gates + place : nullptr, c ? c + place : nullptr,
+              h0 ? h0 + initial : nullptr, c0 ? c0 + initial : nullptr};
+    return tape;
+  }
+  BPPSA_DEVICE void move(int64_t places) {
+    output += places;
+    gates += places;
+    c += places;
+  }
+
+  /// h or c of `unit` before the step the tape is at; `before` is its place there.
+  BPPSA_DEVICE static T previous(const T* all, const T* initial, bool start, int unit,
+                                 int64_t before) {
+    if (!start) return all[before];
+    return initial ? initial[unit] : T(0);
   }
 };
 
@@ -84,12 +95,11 @@ struct RnnCell {
   struct Factors {
     T slope;  // tanh: 1 - h²; relu: h
   };
-  BPPSA_DEVICE static Raw read(const Tape<T>& tape, int64_t place, bool, int64_t, int64_t) {
-    return {tape.output[place]};
+  BPPSA_DEVICE static Raw read(const Tape<T>& tape, int unit, bool, int64_t) {
+    return {tape.output[unit]};
   }
-  BPPSA_DEVICE static void read_pack(const Tape<T>& tape, int64_t place, int64_t,
-                                     Raw (&raw)[kVec<T>]) {
-    const Pack<T> h = *reinterpret_cast<const Pack<T>*>(tape.output + place);
+  BPPSA_DEVICE static void read_pack(const Tape<T>& tape, int unit, int64_t, Raw (&raw)[kVec<T>]) {
+    const Pack<T> h = *reinterpret_cast<const Pack<T>*>(tape.output + unit);
 #pragma unroll
     for (int e = 0; e < kVec<T>; ++e) raw[e] = {h.e[e]};
   }
@@ -130,15 +140,14 @@ struct GruCell {
     T to_r, to_z, to_n, to_q;  // from the gradient of h to those of the gates and of q
     T z;
   };
-  BPPSA_DEVICE static Raw read(const Tape<T>& tape, int64_t place, bool first, int64_t before,
-                               int64_t initial) {
-    return {tape.gates[place], Tape<T>::previous(tape.output, tape.h0, first, before, initial)};
+  BPPSA_DEVICE static Raw read(const Tape<T>& tape, int unit, bool start, int64_t before) {
+    return {tape.gates[unit], Tape<T>::previous(tape.output, tape.h0, start, unit, before)};
   }
-  BPPSA_DEVICE static void read_pack(const Tape<T>& tape, int64_t place, int64_t before,
+  BPPSA_DEVICE static void read_pack(const Tape<T>& tape, int unit, int64_t before,
                                      Raw (&raw)[kVec<T>]) {
     const Pack<T> h = *reinterpret_cast<const Pack<T>*>(tape.output + before);
 #pragma unroll
-    for (int e = 0; e < kVec<T>; ++e) raw[e] = {tape.gates[place + e], h.e[e]};
+    for (int e = 0; e < kVec<T>; ++e) raw[e] = {tape.gates[unit + e], h.e[e]};
   }
   BPPSA_DEVICE static Factors factors(const Raw& raw) {
     const T r = raw.kept.e[0], z = raw.kept.e[1], n = raw.kept.e[2], q = raw.kept.e[3];
@@ -184,17 +193,16 @@ struct LstmCell {
     T to_i, to_f, to_g, f;  // from the gradient of c
     T to_o, to_c;           // from the gradient of h
   };
-  BPPSA_DEVICE static Raw read(const Tape<T>& tape, int64_t place, bool first, int64_t before,
-                               int64_t initial) {
-    return {tape.gates[place], tape.c[place],
-            Tape<T>::previous(tape.c, tape.c0, first, before, initial)};
+  BPPSA_DEVICE static Raw read(const Tape<T>& tape, int unit, bool start, int64_t before) {
+    return {tape.gates[unit], tape.c[unit],
+            Tape<T>::previous(tape.c, tape.c0, start, unit, before)};
   }
-  BPPSA_DEVICE static void read_pack(const Tape<T>& tape, int64_t place, int64_t before,
+  BPPSA_DEVICE static void read_pack(const Tape<T>& tape, int unit, int64_t before,
                                      Raw (&raw)[kVec<T>]) {
-    const Pack<T> c = *reinterpret_cast<const Pack<T>*>(tape.c + place);
+    const Pack<T> c = *reinterpret_cast<const Pack<T>*>(tape.c + unit);
     const Pack<T> old = *reinterpret_cast<const Pack<T>*>(tape.c + before);
 #pragma unroll
-    for (int e = 0; e < kVec<T>; ++e) raw[e] = {tape.gates[place + e], c.e[e], old.e[e]};
+    for (int e = 0; e < kVec<T>; ++e) raw[e] = {tape.gates[unit + e], c.e[e], old.e[e]};
   }
   BPPSA_DEVICE static Factors factors(const Raw& raw) {
     const T i = raw.kept.e[0], f = raw.kept.e[1], g = raw.kept.e[2], o = raw.kept.e[3];

@@ -37,12 +37,12 @@ template <class Cell, bool kExact, typename T = typename Cell::scalar_t>
 BPPSA_DEVICE void read_units(const BackwardView<T>& view, const Feed<Cell>& feed, int j0,
                              typename Cell::Raw (&raw)[kVec<T>]) {
   if constexpr (kExact) {
-    Cell::read_pack(view.tape, feed.row + j0, feed.row - feed.row_step + j0, raw);
+    Cell::read_pack(feed.tape, j0, j0 - feed.row_step, raw);
   } else {
 #pragma unroll
     for (int e = 0; e < kVec<T>; ++e) {
-      const int64_t place = feed.row + smaller(j0 + e, view.H - 1);
-      raw[e] = Cell::read(view.tape, place, false, place - feed.row_step, 0);
+      const int unit = smaller(j0 + e, view.H - 1);
+      raw[e] = Cell::read(feed.tape, unit, false, unit - feed.row_step);
     }
   }
 }
@@ -110,10 +110,10 @@ __global__ void __launch_bounds__(kLaneThreads)
       T next[kColumns][kH];
 #pragma unroll
       for (int q = 0; q < kColumns; ++q) {
-        const bool shift = view.grad_output && column0 + q == N;
+        const bool shift = feed.has_direct && column0 + q == N;
 #pragma unroll
         for (int j = 0; j < kH; ++j) {
-          next[q][j] = shift && j < H ? view.grad_output[feed.direct + j] : T(0);
+          next[q][j] = shift && j < H ? feed.direct[j] : T(0);
         }
       }
 #pragma unroll

@@ -67,7 +67,7 @@ struct InputSide {
 
 template <class Cell, class Shape, bool kScalarInput>
 __global__ void __launch_bounds__(Shape::kThreads)
-    recurrent_forward_kernel(ForwardView<typename Cell::scalar_t> view) {
+    recurrent_forward_kernel(ForwardView<typename Cell::scalar_t> view, int staged) {
   using T = typename Cell::scalar_t;
   constexpr int G = Cell::kGates, kAhead = Shape::kAhead, kPasses = Shape::kPasses;
   using Side = InputSide<Cell, kScalarInput>;
@@ -76,7 +76,8 @@ __global__ void __launch_bounds__(Shape::kThreads)
   const int passes = kPasses == 1 ? 1 : ceil_div(H, units);
   const bool writes = threadIdx.x % Shape::kSplit == 0;
   T* const shared = reinterpret_cast<T*>(shared_memory());
-  const Weights<T, G, Shape> weights(view.w_hh, H, false);
+  const Weights<T, G, Shape> weights(view.w_hh, H, false,
+                                     reinterpret_cast<Pack<T>*>(shared + 2 * pitch), staged);
 
   int unit[kPasses];  // a thread without a unit shadows the last one, and writes nothing
   bool owns[kPasses];
@@ -89,10 +90,9 @@ __global__ void __launch_bounds__(Shape::kThreads)
   }
 
   for (int64_t b = blockIdx.x; b < view.B; b += gridDim.x) {
-    T *now = shared, *next = shared + pitch;
     for (int k = threadIdx.x; k < pitch; k += blockDim.x) {
-      now[k] = k < H && view.h0 ? view.h0[b * H + k] : T(0);
-      next[k] = 0;
+      shared[k] = k < H && view.h0 ? view.h0[b * H + k] : T(0);
+      shared[pitch + k] = 0;
     }
     UnitState<T> state[kPasses];
 #pragma unroll Shape::kUnrolledPasses
@@ -104,51 +104,64 @@ __global__ void __launch_bounds__(Shape::kThreads)
     const int64_t input_step = view.reverse ? -view.input_step : view.input_step;
     const int64_t row_step = view.reverse ? -view.B * H : view.B * H;
     const T* input = view.input + start * view.input_step + b * view.input_sample;
-    int64_t row = (start * view.B + b) * H, ahead = 0;
+    const int64_t row = (start * view.B + b) * H;
+    T* output = view.output + row;
+    Quad<T>* gates = view.gates ? view.gates + row : nullptr;
+    T* c = view.c ? view.c + row : nullptr;
+    int ahead = static_cast<int>(view.T_);  // steps not yet fetched
     typename Side::Raw ring[kAhead][kPasses];
-    const auto fetch = [&](typename Side::Raw(&slot)[kPasses]) {
-      if (ahead < view.T_) {
+    const auto fetch = [&](bool inside, typename Side::Raw(&slot)[kPasses]) {
+      if (inside || ahead > 0) {
 #pragma unroll Shape::kUnrolledPasses
         for (int p = 0; p < kPasses; ++p) slot[p] = Side::fetch(input, H, unit[p]);
-        input += input_step;
       }
-      ++ahead;
+      input += input_step;
+      --ahead;
     };
 #pragma unroll
-    for (int slot = 0; slot < kAhead; ++slot) fetch(ring[slot]);
+    for (int slot = 0; slot < kAhead; ++slot) fetch(false, ring[slot]);
     sync_units<Shape>();
 
-    for (int64_t i = 0; i < view.T_;) {
-      // Unrolled, so that every slot of the ring is a fixed set of registers.
+    const auto step = [&](bool inside, int slot) {
+      const T* const now = shared + slot % 2 * pitch;
+      T* const next = shared + (slot + 1) % 2 * pitch;
+      typename Side::Raw raw[kPasses];
+#pragma unroll Shape::kUnrolledPasses
+      for (int p = 0; p < kPasses; ++p) raw[p] = ring[slot][p];
+      fetch(inside, ring[slot]);
+#pragma unroll Shape::kUnrolledPasses
+      for (int p = 0; p < kPasses; ++p) {
+        if (p >= passes) break;
+        T sum[G], own_input[G];
+        side[p].start(raw[p], sum, own_input);
+        weights.each(now, unit[p], sum);
+        Quad<T> kept;
+        state[p] = Cell::step(sum, own_input, state[p], kept);
+        if (owns[p]) {
+          next[unit[p]] = state[p].h;
+          output[unit[p]] = state[p].h;
+          if (Cell::kKeeps && gates) gates[unit[p]] = kept;
+          if (Cell::kStates == 2 && c) c[unit[p]] = state[p].c;
+        }
+      }
+      output += row_step;
+      if (Cell::kKeeps && gates) gates += row_step;
+      if (Cell::kStates == 2 && c) c += row_step;
+      sync_units<Shape>();
+    };
+    // Rounds of kAhead steps, unrolled, so that every slot of the ring is a fixed set of registers;
+    // as long as all that a round fetches is inside, nothing is tested.
+    int left = static_cast<int>(view.T_);
+    for (; left >= 2 * kAhead; left -= kAhead) {
+#pragma unroll
+      for (int slot = 0; slot < kAhead; ++slot) step(true, slot);
+    }
+    while (left > 0) {
 #pragma unroll
       for (int slot = 0; slot < kAhead; ++slot) {
-        if (i == view.T_) break;
-        typename Side::Raw raw[kPasses];
-#pragma unroll Shape::kUnrolledPasses
-        for (int p = 0; p < kPasses; ++p) raw[p] = ring[slot][p];
-        fetch(ring[slot]);
-#pragma unroll Shape::kUnrolledPasses
-        for (int p = 0; p < kPasses; ++p) {
-          if (p >= passes) break;
-          T sum[G], own_input[G];
-          side[p].start(raw[p], sum, own_input);
-          weights.each(now, unit[p], sum);
-          Quad<T> kept;
-          state[p] = Cell::step(sum, own_input, state[p], kept);
-          if (owns[p]) {
-            const int64_t place = row + unit[p];
-            next[unit[p]] = state[p].h;
-            view.output[place] = state[p].h;
-            if (Cell::kKeeps && view.gates) view.gates[place] = kept;
-            if (Cell::kStates == 2 && view.c) view.c[place] = state[p].c;
-          }
-        }
-        row += row_step;
-        sync_units<Shape>();
-        T* const before = now;
-        now = next;
-        next = before;
-        ++i;
+        if (left == 0) break;
+        step(false, slot);
+        --left;
       }
     }
 #pragma unroll Shape::kUnrolledPasses
@@ -166,8 +179,11 @@ void walk_forward(const ForwardView<typename Cell::scalar_t>& view, Launcher& la
   using T = typename Cell::scalar_t;
   with_unit_shape<T, Cell::kGates>(view.H, [&](auto shape) {
     using Shape = decltype(shape);
+    const size_t vectors = 2 * padded<T, Shape>(view.H) * sizeof(T);
+    const int staged = staged_pieces<T, Cell::kGates, Shape>(view.H, vectors, launch.shared_limit);
     launch("forward", recurrent_forward_kernel<Cell, Shape, kScalarInput>, view.B,
-           unit_threads<Shape>(view.H), 2 * padded<T, Shape>(view.H) * sizeof(T), view);
+           unit_threads<Shape>(view.H),
+           vectors + staged_bytes<T, Cell::kGates, Shape>(view.H, staged), view, staged);
   });
 }
 

@@ -24,13 +24,15 @@ struct StateCarries {
 template <class Cell, class Shape>
 __global__ void __launch_bounds__(Shape::kThreads)
     recurrent_replay_kernel(BackwardView<typename Cell::scalar_t> view, int64_t span,
-                            int64_t chunks, StateCarries<typename Cell::scalar_t> carries) {
+                            int64_t chunks, StateCarries<typename Cell::scalar_t> carries,
+                            int staged) {
   using T = typename Cell::scalar_t;
   constexpr int kPasses = Shape::kPasses;
   const int H = view.H, pitch = padded<T, Shape>(H);
   const int lane_unit = threadIdx.x / Shape::kSplit, units = blockDim.x / Shape::kSplit;
   T* const panes = reinterpret_cast<T*>(shared_memory());
-  const Weights<T, Cell::kGates, Shape> weights(view.w_hh, H, true);
+  const Weights<T, Cell::kGates, Shape> weights(
+      view.w_hh, H, true, reinterpret_cast<Pack<T>*>(panes + 2 * Cell::kGates * pitch), staged);
   for (int k = threadIdx.x; k < 2 * Cell::kGates * pitch; k += blockDim.x) panes[k] = 0;
   sync_units<Shape>();
   for (int64_t task = blockIdx.x; task < chunks * view.B; task += gridDim.x) {
@@ -63,9 +65,12 @@ void replay_recurrent(const BackwardView<typename Cell::scalar_t>& view, int64_t
   using T = typename Cell::scalar_t;
   with_unit_shape<T, Cell::kGates>(view.H, [&](auto shape) {
     using Shape = decltype(shape);
+    const size_t vectors = 2 * Cell::kGates * padded<T, Shape>(view.H) * sizeof(T);
+    const int staged = staged_pieces<T, Cell::kGates, Shape>(view.H, vectors, launch.shared_limit);
     launch("replay", recurrent_replay_kernel<Cell, Shape>, chunks * view.B,
-           unit_threads<Shape>(view.H), 2 * Cell::kGates * padded<T, Shape>(view.H) * sizeof(T),
-           view, span, chunks, carries);
+           unit_threads<Shape>(view.H),
+           vectors + staged_bytes<T, Cell::kGates, Shape>(view.H, staged), view, span, chunks,
+           carries, staged);
   });
 }
 

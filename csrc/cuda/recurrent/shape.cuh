@@ -5,8 +5,9 @@
 // kSplit neighbouring lanes share a unit and add up by shuffles. Slice s covers the numbers
 //   k = (i * kSplit + s) * kVec + e,   i = 0, 1, …,  e < kVec = 16 bytes / sizeof(T),
 // of the vector that the matrix multiplies: 16-byte reads of shared memory without bank conflicts.
-// The weights of the first kHeld of these pieces stay in registers for the whole sequence; what is
-// left, if anything, is read again in every step.
+// The weights of the first kHeld of these pieces stay in registers for the whole sequence, those of
+// the pieces after them in shared memory as far as they fit; what is left, if anything, is read
+// again in every step.
 
 #include "../chain.cuh"
 
@@ -20,6 +21,7 @@ struct UnitShape {
   static constexpr int kAhead = ahead;  // steps whose inputs are in flight
   static constexpr bool kOneWarp = threads == 32;
   static constexpr int kUnits = threads / split;  // of one pass
+  static_assert(ahead % 2 == 0, "two panes of shared memory take turns");
 };
 
 template <typename T>
@@ -34,13 +36,29 @@ struct alignas(16) Pack {
 template <typename T, class Shape>
 BPPSA_BOTH int padded(int H) {
   constexpr int piece = Shape::kSplit * kVec<T>;
-  return Shape::kHeld * piece >= H ? Shape::kHeld * piece : round_up(H, piece);
+  if (Shape::kWhole || Shape::kHeld * piece >= H) return Shape::kHeld * piece;
+  return round_up(H, piece);
 }
 
 /// Threads of a block for H units: no more warps than have work.
 template <class Shape>
 int unit_threads(int H) {
   return smaller(Shape::kThreads, round_up(H * Shape::kSplit, 32));
+}
+
+/// Pieces of a thread's weights that go to shared memory, of which `taken` bytes are taken.
+template <typename T, int G, class Shape>
+int staged_pieces(int H, size_t taken, size_t shared_limit) {
+  if (Shape::kWhole || Shape::kPasses > 1 || Shape::kHeld == 0) return 0;
+  const int left = padded<T, Shape>(H) / (Shape::kSplit * kVec<T>)-Shape::kHeld;
+  const size_t piece = size_t(unit_threads<Shape>(H)) * G * sizeof(Pack<T>);
+  const size_t most = taken < shared_limit ? (shared_limit - taken) / piece : 0;
+  return static_cast<int>(smaller(most, static_cast<size_t>(left)));
+}
+
+template <typename T, int G, class Shape>
+size_t staged_bytes(int H, int pieces) {
+  return size_t(unit_threads<Shape>(H)) * G * pieces * sizeof(Pack<T>);
 }
 
 constexpr int kMostUnits = 4096;
@@ -55,11 +73,12 @@ void with_unit_shape(int H, Run run) {
     if (H <= 64) return run(UnitShape<4, 4, true, 256, 1, 4>{});
     // 512 threads have 128 registers each: three or four gates do not fit all 32 weights.
     if (H <= 128) return run(UnitShape<4, G == 1 ? 8 : G == 3 ? 6 : 4, G == 1, 512, 1, 2>{});
+    if (G == 1 && H <= 256) return run(UnitShape<2, 16, false, 512, 1, 2>{});
   } else {
     if (H <= 32) return run(UnitShape<4, 4, true, 128, 1, 4>{});
   }
-  if (H <= 512) return run(UnitShape<4, 0, false, 512, 4, 1>{});
-  run(UnitShape<4, 0, false, 512, kMostUnits / 128, 1>{});
+  if (H <= 512) return run(UnitShape<4, 0, false, 512, 4, 2>{});
+  run(UnitShape<4, 0, false, 512, kMostUnits / 128, 2>{});
 }
 
 template <class Shape>

@@ -34,9 +34,8 @@ __global__ void __launch_bounds__(kSpreadThreads)
     const int64_t matrix = e / N / N, i = stretch.first + matrix / stretch.B;
     const int64_t b = stretch.b0 + matrix % stretch.B;
     const int j = c % H, k = r % H;
-    const int64_t place = view.row(i, b) + j;
-    const auto factors =
-        Cell::factors(Cell::read(view.tape, place, i == 0, place - view.row_step(), b * H + j));
+    const Tape<T> tape = view.tape.from(view.row(i, b), b * H);
+    const auto factors = Cell::factors(Cell::read(tape, j, i == 0, j - view.row_step()));
     T unit[S] = {}, gates[Cell::kGates], past[S];
     unit[c / H] = 1;
     Cell::pull(factors, unit, gates, past);
@@ -90,9 +89,9 @@ __global__ void __launch_bounds__(kSpreadThreads)
     for (int s = 0; s < S; ++s) g[s] = stretch.g[e / H * N + s * H + j];
     if (i < 0) view.finish(b, j, g);
     if (at == 0) continue;  // a state of the stretch before this one in time
-    const int64_t row = view.row(i, b), place = row + j;
+    const int64_t row = view.row(i, b);
     const auto factors =
-        Cell::factors(Cell::read(view.tape, place, i == 0, place - view.row_step(), b * H + j));
+        Cell::factors(Cell::read(view.tape.from(row, b * H), j, i == 0, j - view.row_step()));
     T gates[Cell::kGates], past[S], rows[Cell::kRows];
     Cell::pull(factors, g, gates, past);
     Cell::rows(factors, g, gates, rows);

@@ -48,7 +48,8 @@ struct BackwardView {
   }
 };
 
-// What each step needs from memory, fetched from the end of the chain to its beginning.
+// What each step needs from memory, fetched from the end of the chain to its beginning. Pointers
+// move, so that an address costs an addition.
 template <class Cell>
 struct Feed {
   using T = typename Cell::scalar_t;
@@ -57,27 +58,30 @@ struct Feed {
     T direct;  // u_{i-1}
   };
 
-  const BackwardView<T>& view;
-  const int64_t b, row_step, direct_step;
-  int64_t i, row, direct;
+  int64_t i, row_step, direct_step;
+  Tape<T> tape;  // at step i, sample b, unit 0
+  bool has_direct;
+  const T* direct;  // u_{i-1} there
 
   BPPSA_DEVICE Feed(const BackwardView<T>& view, int64_t b, int64_t last)
-      : view(view),
-        b(b),
+      : i(last - 1),
         row_step(view.row_step()),
         direct_step(view.reverse ? -view.grad_step : view.grad_step),
-        i(last - 1),
-        row(view.row(i, b)),
-        direct(view.time(i) * view.grad_step + b * view.grad_sample - direct_step) {}
+        tape(view.tape.from(view.row(i, b), b * view.H)),
+        has_direct(view.grad_output != nullptr),
+        direct(view.grad_output + view.time(i) * view.grad_step + b * view.grad_sample -
+               direct_step) {}
 
-  BPPSA_DEVICE Item fetch(int unit) const {
-    const int64_t place = row + unit;
-    return {Cell::read(view.tape, place, i == 0, place - row_step, b * view.H + unit),
-            view.grad_output && i > 0 ? view.grad_output[direct + unit] : T(0)};
+  /// inside: this is known not to be the first step of the chain.
+  BPPSA_DEVICE Item fetch(bool inside, int unit) const {
+    const bool start = !inside && i == 0;
+    Item item{Cell::read(tape, unit, start, unit - row_step), T(0)};
+    if (has_direct && !start) item.direct = direct[unit];
+    return item;
   }
   BPPSA_DEVICE void step_back() {
     --i;
-    row -= row_step;
+    tape.move(-row_step);
     direct -= direct_step;
   }
 };
@@ -104,58 +108,64 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
 
   Feed<Cell> feed(view, b, last);
   typename Feed<Cell>::Item ring[kAhead][kPasses];
-  const auto fetch = [&](typename Feed<Cell>::Item(&slot)[kPasses]) {
-    if (feed.i >= first) {
+  const auto fetch = [&](bool inside, typename Feed<Cell>::Item(&slot)[kPasses]) {
+    if (inside || feed.i >= first) {
 #pragma unroll Shape::kUnrolledPasses
       for (int p = 0; p < kPasses; ++p) {
-        if (p < passes) slot[p] = feed.fetch(unit(p));
+        if (p < passes) slot[p] = feed.fetch(inside, unit(p));
       }
     }
     feed.step_back();
   };
 #pragma unroll
-  for (int slot = 0; slot < kAhead; ++slot) fetch(ring[slot]);
+  for (int slot = 0; slot < kAhead; ++slot) fetch(false, ring[slot]);
 
-  T* pane = panes;
-  T* spare = panes + G * pitch;
   T* row = view.rows + view.row(last - 1, b) * Cell::kRows;
-  for (int64_t i = last - 1; i >= first;) {
-    // Unrolled, so that every slot of the ring is a fixed set of registers.
-#pragma unroll
-    for (int slot = 0; slot < kAhead; ++slot) {
-      if (i < first) break;
-      T past[kPasses][Cell::kStates], direct[kPasses];
+  const int64_t row_back = -feed.row_step * Cell::kRows;
+  const auto step = [&](bool inside, int slot) {
+    T* const pane = panes + slot % 2 * (G * pitch);
+    T past[kPasses][Cell::kStates], direct[kPasses];
 #pragma unroll Shape::kUnrolledPasses
-      for (int p = 0; p < kPasses; ++p) {
-        if (p >= passes) break;
-        const auto factors = Cell::factors(ring[slot][p].raw);
-        T gates[G];
-        Cell::pull(factors, g[p], gates, past[p]);
-        direct[p] = ring[slot][p].direct;
-        if (owns(p)) {
+    for (int p = 0; p < kPasses; ++p) {
+      if (p >= passes) break;
+      const auto factors = Cell::factors(ring[slot][p].raw);
+      T gates[G];
+      Cell::pull(factors, g[p], gates, past[p]);
+      direct[p] = ring[slot][p].direct;
+      if (owns(p)) {
 #pragma unroll
-          for (int k = 0; k < G; ++k) pane[k * pitch + unit(p)] = gates[k];
-          if constexpr (kPublish) {
-            T published[Cell::kRows];
-            Cell::rows(factors, g[p], gates, published);
+        for (int k = 0; k < G; ++k) pane[k * pitch + unit(p)] = gates[k];
+        if constexpr (kPublish) {
+          T published[Cell::kRows];
+          Cell::rows(factors, g[p], gates, published);
 #pragma unroll
-            for (int k = 0; k < Cell::kRows; ++k) row[k * H + unit(p)] = published[k];
-          }
+          for (int k = 0; k < Cell::kRows; ++k) row[k * H + unit(p)] = published[k];
         }
       }
-      fetch(ring[slot]);
-      row -= feed.row_step * Cell::kRows;
-      sync_units<Shape>();
+    }
+    row += row_back;
+    sync_units<Shape>();
+    fetch(inside, ring[slot]);
 #pragma unroll Shape::kUnrolledPasses
-      for (int p = 0; p < kPasses; ++p) {
-        if (p >= passes) break;
-        g[p][0] = weights.all(pane, pitch, unit(p)) + (past[p][0] + direct[p]);
-        if constexpr (Cell::kStates == 2) g[p][1] = past[p][1];
-      }
-      T* const before = pane;
-      pane = spare;
-      spare = before;
-      --i;
+    for (int p = 0; p < kPasses; ++p) {
+      if (p >= passes) break;
+      g[p][0] = weights.all(pane, pitch, unit(p)) + (past[p][0] + direct[p]);
+      if constexpr (Cell::kStates == 2) g[p][1] = past[p][1];
+    }
+  };
+  // Rounds of kAhead steps, unrolled, so that every slot of the ring is a fixed set of registers;
+  // as long as all that a round fetches is inside, nothing is tested.
+  int left = static_cast<int>(last - first);
+  for (; left > 2 * kAhead; left -= kAhead) {
+#pragma unroll
+    for (int slot = 0; slot < kAhead; ++slot) step(true, slot);
+  }
+  while (left > 0) {
+#pragma unroll
+    for (int slot = 0; slot < kAhead; ++slot) {
+      if (left == 0) break;
+      step(false, slot);
+      --left;
     }
   }
   sync_units<Shape>();

@@ -16,18 +16,29 @@ struct Weights {
   const T* data;
   int H, gate, in, out;  // strides, of a gate, of k, of a unit
   int slice, pieces;     // this thread's slice; all its pieces
+  Pack<T>* stage;        // in shared memory, a thread's own: [piece][gate][thread]
+  int staged;            // pieces there, after those in registers
   T held[G][kHeldSize][kVec<T>];
 
-  BPPSA_DEVICE Weights(const T* data, int H, bool transposed)
+  BPPSA_DEVICE Weights(const T* data, int H, bool transposed, Pack<T>* stage = nullptr,
+                       int staged = 0)
       : data(data),
         H(H),
         gate(H * H),
         in(transposed ? H : 1),
         out(transposed ? 1 : H),
         slice(threadIdx.x % Shape::kSplit),
-        pieces(padded<T, Shape>(H) / (Shape::kSplit * kVec<T>)) {
+        pieces(padded<T, Shape>(H) / (Shape::kSplit * kVec<T>)),
+        stage(stage),
+        staged(staged) {
+    const int unit = threadIdx.x / Shape::kSplit;
+    for (int i = 0; i < staged; ++i) {
+      for (int g = 0; g < G; ++g) {
+        Pack<T>& own = staged_pack(i, g);
+        for (int e = 0; e < kVec<T>; ++e) own.e[e] = read(g, first(Shape::kHeld + i) + e, unit);
+      }
+    }
     if constexpr (Shape::kHeld > 0) {
-      const int unit = threadIdx.x / Shape::kSplit;
 #pragma unroll
       for (int g = 0; g < G; ++g) {
 #pragma unroll
@@ -39,6 +50,9 @@ struct Weights {
     }
   }
 
+  BPPSA_DEVICE Pack<T>& staged_pack(int i, int g) const {
+    return stage[(i * G + g) * blockDim.x + threadIdx.x];
+  }
   BPPSA_DEVICE int first(int piece) const { return (piece * Shape::kSplit + slice) * kVec<T>; }
   BPPSA_DEVICE T read(int g, int k, int unit) const {
     return k < H && unit < H ? data[g * gate + k * in + unit * out] : T(0);
@@ -65,8 +79,15 @@ struct Weights {
       piece(i, [&](int g, int e) { return held[g][i][e]; });
     }
     if constexpr (!Shape::kWhole) {
+#pragma unroll 2
+      for (int i = 0; i < staged; ++i) {
+        Pack<T> own[G];
+#pragma unroll
+        for (int g = 0; g < G; ++g) own[g] = staged_pack(i, g);
+        piece(Shape::kHeld + i, [&](int g, int e) { return own[g].e[e]; });
+      }
 #pragma unroll 4
-      for (int i = Shape::kHeld; i < pieces; ++i) {
+      for (int i = Shape::kHeld + staged; i < pieces; ++i) {
         piece(i, [&](int g, int e) { return read(g, first(i) + e, unit); });
       }
     }
@@ -92,8 +113,16 @@ struct Weights {
       }
     }
     if constexpr (!Shape::kWhole) {
+#pragma unroll 2
+      for (int i = 0; i < staged; ++i) {
+#pragma unroll
+        for (int g = 0; g < G; ++g) {
+          const Pack<T> own = staged_pack(i, g);
+          piece(g, Shape::kHeld + i, [&](int e) { return own.e[e]; });
+        }
+      }
 #pragma unroll 4
-      for (int i = Shape::kHeld; i < pieces; ++i) {
+      for (int i = Shape::kHeld + staged; i < pieces; ++i) {
 #pragma unroll
         for (int g = 0; g < G; ++g) {
           piece(g, i, [&](int e) { return read(g, first(i) + e, unit); });
