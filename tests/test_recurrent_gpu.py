@@ -183,12 +183,10 @@ def test_same_bits_every_time(cell, plan):
 @each_cell
 @each_plan
 def test_gradients_that_grow(cell, plan):
-    """Wherever torch's float32 gradient is finite, ours is, and as near to float64's."""
-    T, B, H = 300, 2, 20
+    """Weights beyond the edge of chaos, in float64: errors of the forward grow as fast."""
+    T, B, H = 100, 2, 20
     operands, gradients = layer(cell, T, B, 1, H), incoming(cell, T, B, H, every_step=False)
-    operands["w_hh"] = operands["w_hh"] * 3
-    if cell == "rnn_relu":  # its states grow too
-        operands["w_hh"] = operands["w_hh"] / 1.8
+    operands["w_hh"] = operands["w_hh"] * 2.5
     exact = stock(cell, operands, gradients)
     found = ours(cell, operands, gradients, plan, dtype=torch.float64)
     for name, want in exact.items():

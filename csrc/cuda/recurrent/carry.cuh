@@ -13,6 +13,9 @@ namespace bppsa::cuda {
 // Walks of untrusted chunks are rare: they read the matrix from memory.
 using CarryShape = UnitShape<1, 0, false, 64, 1, 2>;
 
+BPPSA_DEVICE float larger(float a, float b) { return fmaxf(a, fabsf(b)); }
+BPPSA_DEVICE double larger(double a, double b) { return fmax(a, fabs(b)); }
+
 template <typename T, int kN>
 struct ProductRow {
   T entry[kN], shift;
@@ -25,11 +28,12 @@ struct ProductRow {
     }
     shift = at[int64_t{products.N} * products.N];
   }
+  /// The largest magnitude; NaNs show in times().
   BPPSA_DEVICE T peak() const {
-    T most = 0;
+    T part[4] = {};
 #pragma unroll
-    for (int c = 0; c < kN; ++c) most = fabs(entry[c]) > most ? fabs(entry[c]) : most;
-    return most;
+    for (int c = 0; c < kN; ++c) part[c % 4] = larger(part[c % 4], entry[c]);
+    return larger(larger(part[0], part[1]), larger(part[2], part[3]));
   }
   BPPSA_DEVICE T times(const T* x) const {
     T part[kVec<T>];
@@ -128,7 +132,7 @@ void carry_recurrent(const BackwardView<typename Cell::scalar_t>& view, int64_t 
                      int64_t chunks, const StateProducts<typename Cell::scalar_t>& products,
                      const StateCarries<typename Cell::scalar_t>& carries, Launcher& launch) {
   using T = typename Cell::scalar_t;
-  with_lane_size(view.H, [&](auto size) {
+  with_lane_size<T>(view.H, [&](auto size) {
     constexpr int kH = decltype(size)::value;
     const size_t numbers =
         2 * Cell::kStates * kH + 2 * Cell::kGates * padded<T, CarryShape>(view.H);

@@ -165,10 +165,12 @@ __global__ void __launch_bounds__(kLaneThreads)
 constexpr int kMostComposedH = 32;
 
 /// Calls run(std::integral_constant) with the compiled size for H.
-template <class Run>
+template <typename T, class Run>
 void with_lane_size(int H, Run run) {
-  if (H <= 8) return run(std::integral_constant<int, 8>{});
-  if (H <= 20) return run(std::integral_constant<int, 20>{});
+  if constexpr (sizeof(T) == 4) {
+    if (H <= 8) return run(std::integral_constant<int, 8>{});
+    if (H <= 20) return run(std::integral_constant<int, 20>{});
+  }
   run(std::integral_constant<int, 32>{});
 }
 
@@ -185,11 +187,12 @@ void compose_recurrent(const BackwardView<typename Cell::scalar_t>& view, int64_
            ceil_div<int64_t>(lanes, kLaneThreads), kLaneThreads, Cell::kGates * kH * kH * sizeof(T),
            view, span, chunks, products, carries);
   };
-  with_lane_size(view.H, [&](auto size) {
+  with_lane_size<T>(view.H, [&](auto size) {
+    constexpr int kH = decltype(size)::value;
     constexpr std::integral_constant<int, 1> one;
-    if constexpr (sizeof(T) == 4) {
-      if (view.H == decltype(size)::value && view.tape.in_pieces()) {
-        if constexpr (Cell::kStates == 1) {
+    if constexpr (sizeof(T) == 4 && kH >= 20) {
+      if (view.H == kH && view.tape.in_pieces()) {
+        if constexpr (Cell::kStates == 1 && kH == 20) {
           // Two columns a lane halve the reads of the matrix, once there are lanes enough to fill
           // the device with half of them.
           const int64_t lanes = chunks * view.B * (products.N + 1);

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
   int unit[kPasses];  // a thread without a unit shadows the last one, and writes nothing
   bool owns[kPasses];
   Side side[kPasses];
-#pragma unroll Shape::kUnrolledPasses
+#pragma unroll 1
   for (int p = 0; p < kPasses; ++p) {
     owns[p] = writes && p * units + lane_unit < H;
     unit[p] = smaller(p * units + lane_unit, H - 1);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
       shared[pitch + k] = 0;
     }
     UnitState<T> state[kPasses];
-#pragma unroll Shape::kUnrolledPasses
+#pragma unroll 1
     for (int p = 0; p < kPasses; ++p) {
       state[p] = {view.h0 ? view.h0[b * H + unit[p]] : T(0),
                   Cell::kStates == 2 && view.c0 ? view.c0[b * H + unit[p]] : T(0)};
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
     typename Side::Raw ring[kAhead][kPasses];
     const auto fetch = [&](bool inside, typename Side::Raw(&slot)[kPasses]) {
       if (inside || ahead > 0) {
-#pragma unroll Shape::kUnrolledPasses
+#pragma unroll 1
         for (int p = 0; p < kPasses; ++p) slot[p] = Side::fetch(input, H, unit[p]);
       }
       input += input_step;
@@ -126,10 +126,10 @@ __global__ void __launch_bounds__(Shape::kThreads)
       const T* const now = shared + slot % 2 * pitch;
       T* const next = shared + (slot + 1) % 2 * pitch;
       typename Side::Raw raw[kPasses];
-#pragma unroll Shape::kUnrolledPasses
+#pragma unroll 1
       for (int p = 0; p < kPasses; ++p) raw[p] = ring[slot][p];
       fetch(inside, ring[slot]);
-#pragma unroll Shape::kUnrolledPasses
+#pragma unroll 1
       for (int p = 0; p < kPasses; ++p) {
         if (p >= passes) break;
         T sum[G], own_input[G];
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
         --left;
       }
     }
-#pragma unroll Shape::kUnrolledPasses
+#pragma unroll 1
     for (int p = 0; p < kPasses; ++p) {
       if (p >= passes || !owns[p]) continue;
       view.h_n[b * H + unit[p]] = state[p].h;

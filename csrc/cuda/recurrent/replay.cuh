@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
   for (int64_t task = blockIdx.x; task < chunks * view.B; task += gridDim.x) {
     const int64_t k = task / view.B, b = task % view.B;
     T g[kPasses][Cell::kStates];
-#pragma unroll Shape::kUnrolledPasses
+#pragma unroll 1
     for (int p = 0; p < kPasses; ++p) {
       const int unit = smaller(p * units + lane_unit, H - 1);
 #pragma unroll
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
     walk_back<Cell, Shape, true>(view, weights, b, smaller((k + 1) * span, view.T_), k * span, g,
                                  panes);
     if (k > 0 || threadIdx.x % Shape::kSplit != 0) continue;
-#pragma unroll Shape::kUnrolledPasses
+#pragma unroll 1
     for (int p = 0; p < kPasses; ++p) {
       const int unit = p * units + lane_unit;
       if (unit >= H) break;

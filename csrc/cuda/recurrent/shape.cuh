@@ -17,7 +17,6 @@ template <int split, int held, bool whole, int threads, int passes, int ahead>
 struct UnitShape {
   static constexpr bool kWhole = whole;  // nothing is left
   static constexpr int kSplit = split, kHeld = held, kThreads = threads, kPasses = passes;
-  static constexpr int kUnrolledPasses = passes <= 4 ? passes : 1;
   static constexpr int kAhead = ahead;  // steps whose inputs are in flight
   static constexpr bool kOneWarp = threads == 32;
   static constexpr int kUnits = threads / split;  // of one pass

@@ -110,7 +110,7 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
   typename Feed<Cell>::Item ring[kAhead][kPasses];
   const auto fetch = [&](bool inside, typename Feed<Cell>::Item(&slot)[kPasses]) {
     if (inside || feed.i >= first) {
-#pragma unroll Shape::kUnrolledPasses
+#pragma unroll 1
       for (int p = 0; p < kPasses; ++p) {
         if (p < passes) slot[p] = feed.fetch(inside, unit(p));
       }
@@ -125,7 +125,7 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
   const auto step = [&](bool inside, int slot) {
     T* const pane = panes + slot % 2 * (G * pitch);
     T past[kPasses][Cell::kStates], direct[kPasses];
-#pragma unroll Shape::kUnrolledPasses
+#pragma unroll 1
     for (int p = 0; p < kPasses; ++p) {
       if (p >= passes) break;
       const auto factors = Cell::factors(ring[slot][p].raw);
@@ -146,7 +146,7 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
     row += row_back;
     sync_units<Shape>();
     fetch(inside, ring[slot]);
-#pragma unroll Shape::kUnrolledPasses
+#pragma unroll 1
     for (int p = 0; p < kPasses; ++p) {
       if (p >= passes) break;
       g[p][0] = weights.all(pane, pitch, unit(p)) + (past[p][0] + direct[p]);
