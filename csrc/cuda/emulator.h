@@ -207,6 +207,10 @@ namespace bppsa::cuda {
 
 inline void report_untrusted() { ++emulator::Device::get().untrusted; }
 
+// No clusters here: the launcher says so, and these are there to be compiled only.
+inline void store_in_cluster(float*, float, unsigned) {}
+inline void sync_cluster() {}
+
 inline unsigned char* shared_memory() { return emulator::Device::get().shared; }
 
 // The host's stand-in for the launcher of launcher.cuh, with limits a test can set.
@@ -238,7 +242,14 @@ class Launcher {
     }
   }
 
+  template <typename... Parameters, typename... Arguments>
+  void in_clusters(int, const char* name, void (*)(Parameters...), int64_t, int, size_t,
+                   const Arguments&...) {
+    throw std::runtime_error(std::string(name) + ": clusters are not emulated");
+  }
+
   size_t shared_limit = 227 * 1024;
+  bool clusters = false;
   int processors = 132;
   size_t scratch_limit = size_t{1} << 30;
   int64_t grid_limit = 2147483647;

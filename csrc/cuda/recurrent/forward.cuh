@@ -72,24 +72,22 @@ __global__ void __launch_bounds__(Shape::kThreads)
   constexpr int G = Cell::kGates, kAhead = Shape::kAhead, kPasses = Shape::kPasses;
   using Side = InputSide<Cell, kScalarInput>;
   const int H = view.H, pitch = padded<T, Shape>(H);
-  const int lane_unit = threadIdx.x / Shape::kSplit, units = blockDim.x / Shape::kSplit;
-  const int passes = kPasses == 1 ? 1 : ceil_div(H, units);
-  const bool writes = threadIdx.x % Shape::kSplit == 0;
+  const int passes = kPasses == 1 ? 1 : ceil_div(H, static_cast<int>(blockDim.x) / Shape::kSplit);
   T* const shared = reinterpret_cast<T*>(shared_memory());
   const Weights<T, G, Shape> weights(view.w_hh, H, false,
                                      reinterpret_cast<Pack<T>*>(shared + 2 * pitch), staged);
 
   int unit[kPasses];  // a thread without a unit shadows the last one, and writes nothing
-  bool owns[kPasses];
+  bool exists[kPasses];
   Side side[kPasses];
 #pragma unroll 1
   for (int p = 0; p < kPasses; ++p) {
-    owns[p] = writes && p * units + lane_unit < H;
-    unit[p] = smaller(p * units + lane_unit, H - 1);
+    exists[p] = unit_of<Shape>(p) < H;
+    unit[p] = smaller(unit_of<Shape>(p), H - 1);
     if (p < passes) side[p].load(view, unit[p]);
   }
 
-  for (int64_t b = blockIdx.x; b < view.B; b += gridDim.x) {
+  for (int64_t b = blockIdx.x / Shape::kBlocks; b < view.B; b += gridDim.x / Shape::kBlocks) {
     for (int k = threadIdx.x; k < pitch; k += blockDim.x) {
       shared[k] = k < H && view.h0 ? view.h0[b * H + k] : T(0);
       shared[pitch + k] = 0;
@@ -137,8 +135,8 @@ __global__ void __launch_bounds__(Shape::kThreads)
         weights.each(now, unit[p], sum);
         Quad<T> kept;
         state[p] = Cell::step(sum, own_input, state[p], kept);
-        if (owns[p]) {
-          next[unit[p]] = state[p].h;
+        if (exists[p]) share_unit<Shape>(next + unit[p], state[p].h);
+        if (exists[p] && writes_unit<Shape>()) {
           output[unit[p]] = state[p].h;
           if (Cell::kKeeps && gates) gates[unit[p]] = kept;
           if (Cell::kStates == 2 && c) c[unit[p]] = state[p].c;
@@ -166,7 +164,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
     }
 #pragma unroll 1
     for (int p = 0; p < kPasses; ++p) {
-      if (p >= passes || !owns[p]) continue;
+      if (p >= passes || !exists[p] || !writes_unit<Shape>()) continue;
       view.h_n[b * H + unit[p]] = state[p].h;
       if (Cell::kStates == 2) view.c_n[b * H + unit[p]] = state[p].c;
     }
@@ -177,13 +175,14 @@ __global__ void __launch_bounds__(Shape::kThreads)
 template <class Cell, bool kScalarInput>
 void walk_forward(const ForwardView<typename Cell::scalar_t>& view, Launcher& launch) {
   using T = typename Cell::scalar_t;
-  with_unit_shape<T, Cell::kGates>(view.H, [&](auto shape) {
+  with_unit_shape<T, Cell::kGates>(view.H, launch, [&](auto shape) {
     using Shape = decltype(shape);
     const size_t vectors = 2 * padded<T, Shape>(view.H) * sizeof(T);
     const int staged = staged_pieces<T, Cell::kGates, Shape>(view.H, vectors, launch.shared_limit);
-    launch("forward", recurrent_forward_kernel<Cell, Shape, kScalarInput>, view.B,
-           unit_threads<Shape>(view.H),
-           vectors + staged_bytes<T, Cell::kGates, Shape>(view.H, staged), view, staged);
+    launch_units<Shape>(launch, "forward", recurrent_forward_kernel<Cell, Shape, kScalarInput>,
+                        view.B, unit_threads<Shape>(view.H),
+                        vectors + staged_bytes<T, Cell::kGates, Shape>(view.H, staged), view,
+                        staged);
   });
 }
 

@@ -99,12 +99,9 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
   using T = typename Cell::scalar_t;
   constexpr int G = Cell::kGates, kAhead = Shape::kAhead, kPasses = Shape::kPasses;
   const int H = view.H, pitch = padded<T, Shape>(H);
-  const int lane_unit = threadIdx.x / Shape::kSplit, units = blockDim.x / Shape::kSplit;
-  const int passes = kPasses == 1 ? 1 : ceil_div(H, units);
-  const bool writes = threadIdx.x % Shape::kSplit == 0;
+  const int passes = kPasses == 1 ? 1 : ceil_div(H, static_cast<int>(blockDim.x) / Shape::kSplit);
   // A thread without a unit shadows the last one, and writes nothing.
-  const auto unit = [&](int p) { return smaller(p * units + lane_unit, H - 1); };
-  const auto owns = [&](int p) { return writes && p * units + lane_unit < H; };
+  const auto unit = [&](int p) { return smaller(unit_of<Shape>(p), H - 1); };
 
   Feed<Cell> feed(view, b, last);
   typename Feed<Cell>::Item ring[kAhead][kPasses];
@@ -132,10 +129,10 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
       T gates[G];
       Cell::pull(factors, g[p], gates, past[p]);
       direct[p] = ring[slot][p].direct;
-      if (owns(p)) {
+      if (unit_of<Shape>(p) < H) {
 #pragma unroll
-        for (int k = 0; k < G; ++k) pane[k * pitch + unit(p)] = gates[k];
-        if constexpr (kPublish) {
+        for (int k = 0; k < G; ++k) share_unit<Shape>(pane + k * pitch + unit(p), gates[k]);
+        if (kPublish && writes_unit<Shape>()) {
           T published[Cell::kRows];
           Cell::rows(factors, g[p], gates, published);
 #pragma unroll

@@ -31,7 +31,7 @@ struct Weights {
         pieces(padded<T, Shape>(H) / (Shape::kSplit * kVec<T>)),
         stage(stage),
         staged(staged) {
-    const int unit = threadIdx.x / Shape::kSplit;
+    const int unit = unit_of<Shape>(0);
     for (int i = 0; i < staged; ++i) {
       for (int g = 0; g < G; ++g) {
         Pack<T>& own = staged_pack(i, g);
