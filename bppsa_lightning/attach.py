@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from torch import nn
 
 from bppsa_lightning import planner
-from bppsa_lightning.chains import Chain, LeftAlone, RecurrentChain
+from bppsa_lightning.chains import Chain, LeftAlone, RecurrentChain, refusal
 
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 
-def attach(module: nn.Module, algorithm: str = "auto") -> list[Chain]:
+def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> list[Chain]:
     """Puts every chain of a module into scan mode: exact gradients, by a scan over Jacobians.
 
     Works on any `nn.Module`, with or without Lightning. Parameter names, the state_dict, hooks,
@@ -21,26 +22,69 @@ def attach(module: nn.Module, algorithm: str = "auto") -> list[Chain]:
 
     Args:
         module: searched with all its submodules.
-        algorithm: "auto" (the planner chooses), "linear", "chunked" or "blelloch".
+        algorithm: "auto" (the planner chooses), "linear", "chunked" or "blelloch"; or a dict of
+            dotted names and one of these each. A name is that of a chain, or of a module that
+            holds chains; the longest name that covers a chain decides, "" covers all, and a chain
+            that none covers gets "auto": ``{"": "linear", "encoder": "auto"}``. The attribute
+            ``algorithm`` of a chain may be set afterwards, too.
 
     Returns:
         The chains found, in the order of ``module.named_modules()``; empty if there is none.
 
     Raises:
-        TypeError, ValueError: `module` is no nn.Module, or `algorithm` is unknown.
+        TypeError, ValueError: `module` is no nn.Module, an algorithm is unknown, or a name holds
+            no chain. Nothing is attached then.
     """
     _check_module(module)
-    planner.check_algorithm(algorithm, None)
-    chains: list[Chain] = []
+    chains: dict[str, Chain] = {}
     for name, child in module.named_modules():
         chain = _chain_of(child)
-        if chain is None and isinstance(child, nn.RNN) and RecurrentChain.why_not(child) is None:
-            chain = RecurrentChain(name, child, algorithm)
-            chain.attach()
+        if chain is None and isinstance(child, nn.RNNBase) and refusal.of_module(child) is None:
+            chain = RecurrentChain(name, child)
         if chain is not None:
-            chain.name, chain.algorithm = name, algorithm
-            chains.append(chain)
-    return chains
+            chains[name] = chain
+    for (name, chain), chosen in zip(
+        chains.items(), _algorithms(module, chains, algorithm), strict=True
+    ):
+        chain.name, chain.algorithm = name, chosen
+        chain.attach()
+    return list(chains.values())
+
+
+def check_algorithm(algorithm: str | Mapping[str, str]) -> None:
+    """Raises TypeError or ValueError unless `algorithm` is one, or a dict of names and algorithms.
+
+    Whether a module has these names is seen by `attach`.
+    """
+    if not isinstance(algorithm, Mapping):
+        return planner.check_algorithm(algorithm, None)
+    for name, value in algorithm.items():
+        if not isinstance(name, str):
+            raise TypeError(
+                f"algorithm: found the key {name!r}, wanted the dotted name of a module, or ''"
+            )
+        planner.check_algorithm(value, None)
+
+
+def _algorithms(
+    module: nn.Module, chains: Mapping[str, Chain], algorithm: str | Mapping[str, str]
+) -> list[str]:
+    """The algorithm of each chain."""
+    check_algorithm(algorithm)
+    if isinstance(algorithm, str):
+        return [algorithm] * len(chains)
+    modules = dict(module.named_modules(remove_duplicate=False))
+    found = dict.fromkeys(chains, "auto")
+    for name in sorted(algorithm, key=len):
+        inside = set(modules[name].modules()) if name in modules else set()
+        covered = [own for own, chain in chains.items() if chain.module in inside]
+        if not covered and name:
+            raise ValueError(
+                f"algorithm: found the name {name!r}, wanted '' or the name of a chain or of a "
+                f"module that holds one; the chains are {', '.join(map(repr, chains)) or 'none'}"
+            )
+        found |= dict.fromkeys(covered, algorithm[name])
+    return list(found.values())
 
 
 def detach(module: nn.Module) -> None:
@@ -64,7 +108,7 @@ def left_alone(module: nn.Module) -> list[LeftAlone]:
     found = []
     for name, child in module.named_modules():
         if isinstance(child, _RECURRENT) and _chain_of(child) is None:
-            reason = RecurrentChain.why_not(child) or "not attached"
+            reason = refusal.of_module(child) or "not attached"
             found.append(LeftAlone(name, child, reason))
         elif isinstance(child, nn.Sequential) and len(child) > 1:
             found.append(LeftAlone(name, child, "chains over depth are not supported yet"))
@@ -87,7 +131,7 @@ def explain(module: nn.Module) -> str:
     chains = [(name, c) for name, child in module.named_modules() if (c := _chain_of(child))]
     lines = [f"{len(chains)} chain{'' if len(chains) == 1 else 's'} in {type(module).__name__}"]
     if chains:
-        header = ("chain", "cell", "T", "B", "H", "algorithm", "chunk", "estimate", "why")
+        header = ("chain", "cell", "layers", "T", "B", "H", "algorithm", "chunk", "estimate", "why")
         lines += _table([header, *(_row(name, chain) for name, chain in chains)])
     for name, chain in chains:
         if chain.handed_over:
@@ -118,16 +162,16 @@ def _chain_of(module: nn.Module) -> Chain | None:
 
 def _row(name: str, chain: Chain) -> tuple[str, ...]:
     plan = chain.plan()
-    name = name or "(itself)"
+    first = (name or "(itself)", chain.cell, chain.stack)
     if plan is None or chain.shape is None:
         H = str(getattr(chain.module, "hidden_size", "?"))
-        why = "planned at the first call"
-        return (name, chain.cell, "?", "?", H, chain.algorithm, "?", "?", why)
+        why = "no call scanned so far" if chain.handed_over else "planned at the first call"
+        return (*first, "?", "?", H, chain.algorithm, "?", "?", why)
     T, B, H = (str(size) for size in chain.shape)
     chunk = {"chunked": f"{plan.chunk}", "blelloch": f"{plan.levels} levels"}.get(
         plan.algorithm, "-"
     )
-    return (name, chain.cell, T, B, H, plan.algorithm, chunk, _duration(plan.seconds), plan.reason)
+    return (*first, T, B, H, plan.algorithm, chunk, _duration(plan.seconds), plan.reason)
 
 
 def _duration(seconds: float) -> str:

@@ -212,3 +212,21 @@ def check_algorithm(algorithm: str, levels: int | None, T: int | None = None) ->
     if levels < 0 or (T is not None and levels > max_levels(T)):
         wanted = "at least 0" if T is None else f"0 to ceil(log2(T)) = {max_levels(T)} for T = {T}"
         raise ValueError(f"levels: found {levels}, wanted {wanted}")
+
+
+def keep(cell: str, T: int, B: int, H: int) -> int:
+    """How much the forward of a recurrent layer keeps for its backward.
+
+    Returns:
+        2: all gates (4 T B H numbers of a GRU, 5 of an LSTM), or 1: only what they can be computed
+        from again (nothing beside the output, an LSTM's T B H cells).
+    """
+    numbers = {"gru": 4, "lstm": 5}.get(cell, 0) * T * B * H
+    return 1 if numbers > 1 << 24 and H <= 64 else 2
+
+
+def hand_over(
+    cell: str, T: int, B: int, H: int, I: int, layers: int, training: bool
+) -> str | None:
+    """Why PyTorch's own kernel is the faster one for a layer, or None."""
+    return None

@@ -1,14 +1,15 @@
 """The maths of the project in plain torch: the oracle of every test, and the place to read first.
 
-T steps, B batch, H state, I input. A chain x_0 -> x_1 -> ... -> x_T has transposed Jacobians
-J_iᵀ = (∂x_i/∂x_{i-1})ᵀ and direct gradients u_i (what the loss sends into x_i); back-propagation
-is g_T = u_T, g_i = J_{i+1}ᵀ g_{i+1} + u_i. One step is the affine map (A, b) = (J_{i+1}ᵀ, u_i);
-maps compose associatively, which is what every parallel scan here rests on
-(arXiv:1907.10134, section 3).
+T steps, B batch, H state, I input, P state that an LSTM shows (H, or its projection). A chain
+x_0 -> x_1 -> ... -> x_T has transposed Jacobians J_iᵀ = (∂x_i/∂x_{i-1})ᵀ and direct gradients u_i
+(what the loss sends into x_i); back-propagation is g_T = u_T, g_i = J_{i+1}ᵀ g_{i+1} + u_i. One
+step is the affine map (A, b) = (J_{i+1}ᵀ, u_i); maps compose associatively, which is what every
+parallel scan here rests on (arXiv:1907.10134, section 3).
 """
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 
 def reverse_scan(jac_t: Tensor, grad: Tensor) -> Tensor:
@@ -62,15 +63,76 @@ def rnn(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
     nonlinearity: str = "tanh",
+    reverse: bool = False,
 ) -> Tensor:
-    """h_t = φ(W_ih x_t + b_ih + W_hh h_{t-1} + b_hh): x (T, B, I), h0 (B, H) -> (T, B, H)."""
+    """h_t = φ(W_ih x_t + b_ih + W_hh h_{t-1} + b_hh): x (T, B, I), h0 (B, H) -> (T, B, H).
+
+    Reversed, time runs from T-1 to 0: entry t of the result is the state after steps T-1 ... t.
+    """
+    if reverse:
+        return rnn(x.flip(0), h0, w_ih, w_hh, b_ih, b_hh, nonlinearity).flip(0)
     h, output = h0, []
     for x_t in x:
-        h = getattr(torch, nonlinearity)(
-            torch.nn.functional.linear(x_t, w_ih, b_ih) + torch.nn.functional.linear(h, w_hh, b_hh)
-        )
+        h = getattr(torch, nonlinearity)(linear(x_t, w_ih, b_ih) + linear(h, w_hh, b_hh))
         output.append(h)
     return torch.stack(output)
+
+
+def gru(
+    x: Tensor,
+    h0: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    reverse: bool = False,
+) -> Tensor:
+    """h_t = (1 - z) n + z h_{t-1}: x (T, B, I), h0 (B, H), w_ih (3H, I), w_hh (3H, H) -> (T, B, H).
+
+    r, z = σ(W_ih x_t + b_ih + W_hh h_{t-1} + b_hh), n = tanh(W_in x_t + b_in + r (W_hn h_{t-1} +
+    b_hn)); the weights' rows in the order r, z, n.
+    """
+    if reverse:
+        return gru(x.flip(0), h0, w_ih, w_hh, b_ih, b_hh).flip(0)
+    h, output = h0, []
+    for x_t in x:
+        from_x, from_h = linear(x_t, w_ih, b_ih).chunk(3, -1), linear(h, w_hh, b_hh).chunk(3, -1)
+        r, z = (torch.sigmoid(a + b) for a, b in zip(from_x[:2], from_h[:2], strict=True))
+        n = torch.tanh(from_x[2] + r * from_h[2])
+        h = (1 - z) * n + z * h
+        output.append(h)
+    return torch.stack(output)
+
+
+def lstm(
+    x: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    w_hr: Tensor | None = None,
+    reverse: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """c_t = f c_{t-1} + i g, h_t = W_hr (o tanh(c_t)): every h (T, B, P) and every c (T, B, H).
+
+    i, f, o = σ(W_ih x_t + b_ih + W_hh h_{t-1} + b_hh), g likewise with tanh; the weights' rows in
+    the order i, f, g, o. x (T, B, I), h0 (B, P), c0 (B, H), w_ih (4H, I), w_hh (4H, P), w_hr (P, H)
+    or None for P = H.
+    """
+    if reverse:
+        h, c = lstm(x.flip(0), h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)
+        return h.flip(0), c.flip(0)
+    h, c, output, cells = h0, c0, [], []
+    for x_t in x:
+        i, f, g, o = (linear(x_t, w_ih, b_ih) + linear(h, w_hh, b_hh)).chunk(4, -1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        h = h if w_hr is None else linear(h, w_hr)
+        output.append(h)
+        cells.append(c)
+    return torch.stack(output), torch.stack(cells)
 
 
 def rnn_jac_t(output: Tensor, w_hh: Tensor, nonlinearity: str = "tanh") -> Tensor:

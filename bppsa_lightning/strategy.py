@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,7 +17,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from bppsa_lightning import ops, planner
-from bppsa_lightning.attach import attach, attached, explain, left_alone
+from bppsa_lightning.attach import attach, attached, check_algorithm, explain, left_alone
 from bppsa_lightning.chains import Chain, LeftAlone
 
 
@@ -29,7 +30,8 @@ class BPPSAStrategy(SingleDeviceStrategy):
     the model.
 
     Args:
-        algorithm: "auto" (the planner chooses), "linear", "chunked" or "blelloch".
+        algorithm: "auto" (the planner chooses), "linear", "chunked" or "blelloch"; or a dict of
+            names in the model and one of these each, as for `attach`.
         device: the device, when no accelerator chooses it; by default the Trainer's.
         accelerator: as in Lightning's strategies.
         checkpoint_io: as in Lightning's strategies.
@@ -48,13 +50,13 @@ class BPPSAStrategy(SingleDeviceStrategy):
 
     def __init__(
         self,
-        algorithm: str = "auto",
+        algorithm: str | Mapping[str, str] = "auto",
         device: torch.device | str | int | None = None,
         accelerator: pl.accelerators.Accelerator | None = None,
         checkpoint_io: CheckpointIO | None = None,
         precision_plugin: Precision | None = None,
     ) -> None:
-        planner.check_algorithm(algorithm, None)
+        check_algorithm(algorithm)
         super().__init__(
             "cpu" if device is None else device, accelerator, checkpoint_io, precision_plugin
         )

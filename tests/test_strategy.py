@@ -197,12 +197,19 @@ class Pruned(Classifier):
         prune.l1_unstructured(self.rnn, "weight_hh_l0", 0.5)
 
 
+class OwnGRU(nn.GRU):
+    """A layer with a forward of the user's own, which keeps PyTorch's path."""
+
+    def forward(self, input, hx=None):
+        return super().forward(input, hx)
+
+
 class Stacked(Classifier):
-    """A chain, a GRU that keeps PyTorch's path, a chain that shares the first one's weights."""
+    """A chain, a layer that is none, a chain that shares the first one's weights."""
 
     def __init__(self):
         super().__init__()
-        self.gru = nn.GRU(H, H, batch_first=True)
+        self.gru = OwnGRU(H, H, batch_first=True)
         self.top = nn.RNN(H, H, batch_first=True)
         self.top.weight_hh_l0 = self.rnn.weight_hh_l0
 
@@ -597,6 +604,13 @@ def test_what_the_user_attached_stays_as_the_user_wants_it():
     assert not is_attached(model.rnn)
 
 
+def test_an_algorithm_for_each_chain():
+    model = Stacked()
+    train = trainer(bl.BPPSAStrategy({"": "linear", "top": "chunked"}))
+    train.fit(model, data())
+    assert [plan.algorithm for _, _, plan in train.strategy.scans] == ["chunked", "linear"]
+
+
 def test_only_what_the_strategy_attached_is_detached():
     model = Stacked()
     bl.attach(model.top, "linear")
@@ -629,7 +643,7 @@ class NoChain(Classifier):
 
     def __init__(self):
         super().__init__()
-        self.rnn = nn.GRU(I, H, batch_first=True)
+        self.rnn = OwnGRU(I, H, batch_first=True)
 
     def on_after_backward(self):
         if isinstance(self.trainer.strategy, bl.BPPSAStrategy):
@@ -639,9 +653,9 @@ class NoChain(Classifier):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (NoChain, "bppsa: found no chain to scan. Left to PyTorch: rnn: GRU: no cell for it yet"),
+        (NoChain, "bppsa: found no chain to scan. Left to PyTorch: rnn: its forward has been"),
         (Classifier, "bppsa: scanning rnn (RNN-tanh)"),
-        (Stacked, "bppsa: scanning rnn (RNN-tanh), top (RNN-tanh). Left to PyTorch: gru: GRU"),
+        (Stacked, "bppsa: scanning rnn (RNN-tanh), top (RNN-tanh). Left to PyTorch: gru: its"),
     ],
 )
 def test_the_strategy_says_what_it_scans(model, said, caplog):

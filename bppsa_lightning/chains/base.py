@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from bppsa_lightning import planner
@@ -34,15 +35,17 @@ class Chain:
     Attributes:
         name: dotted name of the module in the one given to `attach`.
         module: the attached module.
-        algorithm: as given to `attach`: "auto", "linear", "chunked" or "blelloch".
+        algorithm: as given to `attach`: "auto", "linear", "chunked" or "blelloch"; may be set.
+        stack: how many layers one after another, for people.
         shape: (T, B, H) of the last scanned call, None before it.
         device: where it ran.
-        calls: forwards that were scanned.
-        handed_over: forwards that were left to PyTorch.
+        calls: forwards that were scanned; compiled ones are not counted.
+        handed_over: forwards that were left to PyTorch, likewise.
         reason: why the last of those was; None if none was.
     """
 
     cell = ""
+    stack = "1"
 
     def __init__(self, name: str, module: nn.Module, algorithm: str = "auto") -> None:
         self.name = name
@@ -54,8 +57,27 @@ class Chain:
         self.handed_over = 0
         self.reason: str | None = None
 
+    @property
+    def algorithm(self) -> str:
+        return self._algorithm
+
+    @algorithm.setter
+    def algorithm(self, algorithm: str) -> None:
+        planner.check_algorithm(algorithm, None)
+        self._algorithm = algorithm
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{type(self).__name__} has no forward")
+
+    def count(self, reason: str | None) -> None:
+        """Notes a call: scanned, or left to PyTorch for a reason."""
+        self.reason = reason
+        if torch.compiler.is_compiling():  # which would compile again for each new count
+            return
+        if reason is None:
+            self.calls += 1
+        else:
+            self.handed_over += 1
 
     def plan(self) -> planner.Plan | None:
         """The plan of the last call's shape, or None before the first."""

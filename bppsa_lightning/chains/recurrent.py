@@ -1,129 +1,178 @@
-"""Recurrent layers as chains over time: `nn.RNN`.
+"""Recurrent layers as chains over time: `nn.RNN`, `nn.GRU`, `nn.LSTM`, in all their options.
 
-T steps, B batch, H state, I input.
+T steps, B batch, I input, H hidden, P state that is shown (H, or an LSTM's projection), L layers
+times directions, N numbers of steps of all samples of a `PackedSequence`.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
+from torch.nn.functional import dropout
+from torch.nn.utils.rnn import PackedSequence
 
-from bppsa_lightning import ops
+from bppsa_lightning import ops, planner
+from bppsa_lightning.chains import dtypes, refusal
 from bppsa_lightning.chains.base import Chain
-
-_COMPUTED = (torch.float32, torch.float64)
-_WIDENED = (torch.bfloat16, torch.float16)
+from bppsa_lightning.chains.form import Form
+from bppsa_lightning.chains.packed import PackedScan, Scan
 
 
 class RecurrentChain(Chain):
-    """The forward of an attached `nn.RNN`: same arguments, same results, backward by scan.
+    """The forward of an attached recurrent layer: same arguments, same results, backward by scan.
 
-    What a single call brings that cannot be scanned (a `PackedSequence`, a CUDA tensor, arguments
-    that PyTorch refuses) goes to PyTorch's own forward, and `explain` says why.
+    Each direction of each layer is a scan of its own. What a single call brings that cannot be
+    scanned (a CUDA tensor, arguments that PyTorch refuses), or that PyTorch computes faster, goes
+    to PyTorch's own forward, and `explain` says why.
     """
 
-    module: nn.RNN
+    module: nn.RNNBase
 
-    def __init__(self, name: str, module: nn.RNN, algorithm: str = "auto") -> None:
+    def __init__(self, name: str, module: nn.RNNBase, algorithm: str = "auto") -> None:
         super().__init__(name, module, algorithm)
-        self.cell = f"RNN-{module.nonlinearity}"
+        self.form = Form.of(module)
+        self.cell = self.form.cell_name
+        self.stack = self.form.stack
 
-    @staticmethod
-    def why_not(module: nn.Module) -> str | None:
-        """Why a recurrent module cannot be attached; None if it can."""
-        if isinstance(module, nn.RNNCellBase):
-            return "one step at a time: the loop over time is in your code; nn.RNN can be scanned"
-        if not isinstance(module, nn.RNN):
-            return f"{type(module).__name__}: no cell for it yet"
-        if type(module).forward is not nn.RNN.forward or "forward" in module.__dict__:
-            return "its forward has been replaced"
-        if module.num_layers > 1:
-            return f"num_layers={module.num_layers}: one layer only, so far"
-        if module.bidirectional:
-            return "bidirectional: one direction only, so far"
-        return None
+    def __call__(
+        self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, Tensor] | None = None
+    ) -> Any:
+        weights, states = self._weights(), self._states(hx)
+        reason = refusal.of_call(self.form, self.module, input, states, weights)
+        if reason is None:
+            T, B = self._steps_and_batch(input)
+            reason = self._why_slower(T, B, input, weights)
+        self.count(reason)
+        if reason is not None:
+            return type(self.module).forward(self.module, input, hx)
+        self.shape, self.device = (T, B, self.form.hidden), weights[0].device
+        if isinstance(input, PackedSequence):
+            return self._packed(input, states, weights)
+        return self._dense(input, states, weights)
 
-    def __call__(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        self.module._update_flat_weights()  # functional_call and parametrize swap weights
-        self.reason = self._why_hand_over(input, hx)
-        if self.reason is not None:
-            self.handed_over += 1
-            return cast("tuple[Tensor, Tensor]", type(self.module).forward(self.module, input, hx))
-        module = self.module
-        batched = input.dim() == 3
-        x = input if batched else input.unsqueeze(1)
-        if batched and module.batch_first:
-            x = x.transpose(0, 1)
-        h0 = None if hx is None else hx[0] if batched else hx
-        self.shape = (x.shape[0], x.shape[1], module.hidden_size)
-        self.device = x.device
-        self.calls += 1
-        output, hn = self._scan(x, h0 if h0 is None or batched else h0.view(1, -1))
-        if batched:
-            return (output.transpose(0, 1) if module.batch_first else output), hn.unsqueeze(0)
-        return output.squeeze(1), hn
+    def _weights(self) -> Sequence[Any]:
+        """The weights of this call: functional_call and parametrizations swap them."""
+        parameters = self.module._parameters
+        try:
+            return [parameters[name] for name in self.form.names]
+        except KeyError:
+            self.module._update_flat_weights()
+            return self.module._flat_weights
 
-    def _scan(self, x: Tensor, h0: Tensor | None) -> tuple[Tensor, Tensor]:
-        w_ih, w_hh, *biases = cast("list[Tensor]", self.module._flat_weights)
-        b_ih, b_hh = biases or (None, None)
-        nonlinearity = self.module.nonlinearity
-        dtype = self._result_dtype(x)
-        if dtype not in _WIDENED:
-            return ops.rnn(x, h0, w_ih, w_hh, b_ih, b_hh, nonlinearity, self.algorithm)
-        # 16-bit results of a float32 recurrence: more exact than PyTorch's, never less.
-        x, w_ih, w_hh = x.float(), w_ih.float(), w_hh.float()
-        h0, b_ih, b_hh = (None if t is None else t.float() for t in (h0, b_ih, b_hh))
-        output, hn = ops.rnn(x, h0, w_ih, w_hh, b_ih, b_hh, nonlinearity, self.algorithm)
-        return output.to(dtype), hn.to(dtype)
-
-    def _result_dtype(self, x: Tensor) -> torch.dtype:
-        autocast = torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
-        return torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
-
-    def _why_hand_over(self, input: Any, hx: Any) -> str | None:
-        module = self.module
-        if not isinstance(input, Tensor):
-            return f"input is a {type(input).__name__}: tensors only, so far"
-        if input.device.type != "cpu":
-            return f"input is on {input.device}: the RNN cell has no kernel there yet"
-        tensors = [t for t in (*module._flat_weights, hx) if t is not None]
-        if not all(isinstance(t, Tensor) and t.device == input.device for t in tensors):
-            return "input, state and weights are on different devices, or no tensors"
-        dtypes = {t.dtype for t in (input, *tensors)}
-        mixable = torch.is_autocast_enabled("cpu") and torch.float64 not in dtypes
-        if len(dtypes) > 1 and not mixable:
-            return "dtypes of input, state and weights differ"
-        if input.dtype not in _COMPUTED + _WIDENED:
-            return f"dtype {input.dtype}"
-        if not self._shapes_fit(input, hx):
-            return "shapes that nn.RNN refuses"
-        if not self._weights_fit():
-            return "weights of unusual shapes"
-        if not torch.compiler.is_compiling():
-            if torch._C._are_functorch_transforms_active():
-                return "inside a torch.func transform"
-            if forward_ad._current_level >= 0:
-                return "inside forward-mode differentiation"
-        return None
-
-    def _shapes_fit(self, input: Tensor, hx: Any) -> bool:
-        module = self.module
-        if input.dim() not in (2, 3) or input.shape[-1] != module.input_size:
-            return False
-        batched = input.dim() == 3
-        time = 1 if batched and module.batch_first else 0
-        if input.shape[time] == 0:
-            return False
+    def _states(self, hx: Any) -> tuple[Any, ...]:
+        """(h0,), (h0, c0), () for zeros, or (None,) for what is none of these."""
         if hx is None:
-            return True
-        batch = (input.shape[1 - time],) if batched else ()
-        return isinstance(hx, Tensor) and tuple(hx.shape) == (1, *batch, module.hidden_size)
+            return ()
+        if len(self.form.state_sizes) == 1:
+            return (hx,)
+        return tuple(hx) if isinstance(hx, tuple | list) and len(hx) == 2 else (None,)
 
-    def _weights_fit(self) -> bool:
-        size, hidden = self.module.input_size, self.module.hidden_size
-        usual = [(hidden, size), (hidden, hidden), (hidden,), (hidden,)]
-        weights = self.module._flat_weights
-        return [None if w is None else tuple(w.shape) for w in weights] == usual[: len(weights)]
+    def _steps_and_batch(self, input: Tensor | PackedSequence) -> tuple[int, int]:
+        if isinstance(input, PackedSequence):
+            return len(input.batch_sizes), int(input.batch_sizes[0])
+        if input.dim() == 2:
+            return input.shape[0], 1
+        T, B = input.shape[:2]
+        return (B, T) if self.module.batch_first else (T, B)
+
+    def _why_slower(
+        self, T: int, B: int, input: Tensor | PackedSequence, weights: Sequence[Tensor]
+    ) -> str | None:
+        if torch.compiler.is_compiling():  # sizes may be symbols there, and have no cost
+            return None
+        form = self.form
+        data = input.data if isinstance(input, PackedSequence) else input
+        training = torch.is_grad_enabled() and any(t.requires_grad for t in (*weights, data))
+        return planner.hand_over(
+            form.cell, T, B, form.hidden, form.input_size, form.layers * form.directions, training
+        )
+
+    def _dense(
+        self, input: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, Any]:
+        if input.dim() == 2:
+            states = [state.unsqueeze(1) for state in states]
+            output, last = self._layers(input.unsqueeze(1), states, weights, self._scan, False)
+            return output.squeeze(1), self._as_hx([state.squeeze(1) for state in last])
+        batch_first = self.module.batch_first
+        x = input.transpose(0, 1) if batch_first else input
+        output, last = self._layers(x, states, weights, self._scan, False)
+        return output.transpose(0, 1) if batch_first else output, self._as_hx(last)
+
+    def _packed(
+        self, input: PackedSequence, states: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[PackedSequence, Any]:
+        data, batch_sizes, sorted_indices, unsorted_indices = input
+        if sorted_indices is not None:
+            states = [state.index_select(1, sorted_indices) for state in states]
+        T, B = len(batch_sizes), int(batch_sizes[0])
+        if len(data) == T * B:  # all of one length: packed data is an ordinary tensor
+            x = data.view(T, B, -1)
+            output, last = self._layers(x, states, weights, self._scan, True)
+            output = output.flatten(0, 1)
+        else:
+            scan = PackedScan(self._scan, self.form, batch_sizes, data.device)
+            output, last = self._layers(data, states, weights, scan, True)
+        if unsorted_indices is not None:
+            last = [state.index_select(1, unsorted_indices) for state in last]
+        packed = PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices)
+        return packed, self._as_hx(last)
+
+    def _layers(
+        self,
+        x: Tensor,
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        scan: Scan,
+        packed: bool,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """All layers: x (..., I), states (L, B, P or H) -> output (..., D*P), last states alike."""
+        form, rounded = self.form, dtypes.results(self.form, x, states, packed)
+        if rounded is not None:
+            wide = dtypes.computed(x)
+            x, weights = x.to(wide), [w.to(wide) for w in weights]
+            states = [state.to(wide) for state in states]
+        each, firsts = form.weights_a_scan, [state.unbind(0) for state in states]
+        p = self.module.dropout if self.module.training else 0.0
+        lasts: list[Sequence[Tensor]] = []
+        for layer in range(form.layers):
+            outputs = []
+            for direction in range(form.directions):
+                k = len(lasts)
+                first, own = [f[k] for f in firsts], weights[each * k : each * (k + 1)]
+                output, *last = scan(x, first, own, direction == 1)
+                outputs.append(output)
+                lasts.append(last)
+            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+            if p and layer + 1 < form.layers:
+                x = dropout(x, p)
+        last = [_stacked(states) for states in zip(*lasts, strict=True)]
+        if rounded is None:
+            return x, last
+        return x.to(rounded[0]), [s.to(dtype) for s, dtype in zip(last, rounded, strict=False)]
+
+    def _scan(
+        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], reverse: bool
+    ) -> tuple[Tensor, ...]:
+        """One direction of one layer: x (T, B, I) -> output (T, B, P), h_n (B, P), c_n (B, H)."""
+        form = self.form
+        w_ih, w_hh = weights[:2]
+        b_ih, b_hh = weights[2:4] if form.bias else (None, None)
+        h0 = states[0] if states else None
+        if form.kind == "GRU":
+            return ops.gru(x, h0, w_ih, w_hh, b_ih, b_hh, self.algorithm, reverse)
+        if form.kind == "RNN":
+            nonlinearity = form.cell.removeprefix("rnn_")
+            return ops.rnn(x, h0, w_ih, w_hh, b_ih, b_hh, nonlinearity, self.algorithm, reverse)
+        c0, w_hr = states[1] if states else None, weights[-1] if form.projected else None
+        return ops.lstm(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, self.algorithm, reverse)
+
+    def _as_hx(self, states: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
+        return states[0] if len(states) == 1 else tuple(states)
+
+
+def _stacked(states: Sequence[Tensor]) -> Tensor:
+    return states[0].unsqueeze(0) if len(states) == 1 else torch.stack(list(states))

@@ -1,27 +1,22 @@
 // The CPU kernels of one instruction set: cells x scan algorithms, instantiated by dtype,
-// vector width and nonlinearity. Compiled once per level; see isa.h.
+// vector width and cell. Compiled once per level; see isa.h.
 #include "kernels.h"
 
 #include "../cells/dense.h"
+#include "../cells/gru.h"
+#include "../cells/lstm.h"
 #include "../cells/rnn.h"
-#include "../scan/blelloch.h"
-#include "../scan/chunked.h"
-#include "../scan/linear.h"
+#include "../recurrent/backward.h"
+#include "../recurrent/forward.h"
+#include "../scan/scan.h"
 
 namespace bppsa::BPPSA_ISA {
 namespace {
 
-template <class Cell>
-void scan(const Cell& cell, const Plan& plan, const Parallel& parallel) {
-  switch (plan.algorithm) {
-    case Algorithm::linear:
-      return linear_scan(cell, parallel);
-    case Algorithm::chunked:
-      return chunked_scan(cell, plan.chunk, parallel);
-    case Algorithm::blelloch:
-      return blelloch_scan(cell, plan.levels, parallel);
-  }
-}
+template <class T>
+struct Type {
+  using type = T;
+};
 
 template <typename S>
 void dense_scan_as(const DenseScanArgs& args, const Plan& plan, const Parallel& parallel) {
@@ -41,37 +36,31 @@ void dense_scan(const DenseScanArgs& args, const Plan& plan, const Parallel& par
   }
 }
 
-template <typename T>
-void rnn_forward_as(const RnnForwardArgs& args, const Parallel& parallel) {
-  with_width<T>(best_width<T>(args.H), [&](auto width) {
-    constexpr int W = decltype(width)::value;
-    if (args.nonlinearity == Nonlinearity::tanh)
-      rnn_forward<T, W, Nonlinearity::tanh>(args, parallel);
-    else
-      rnn_forward<T, W, Nonlinearity::relu>(args, parallel);
-  });
-}
-
-void rnn_forward_any(const RnnForwardArgs& args, const Parallel& parallel) {
-  if (args.storage == Storage::f64) return rnn_forward_as<double>(args, parallel);
-  rnn_forward_as<float>(args, parallel);
-}
-
-template <typename T>
-void rnn_backward_as(const RnnBackwardArgs& args, const Plan& plan, const Parallel& parallel) {
-  switch (args.nonlinearity) {
-    case Nonlinearity::tanh:
-      return scan(RnnCell<T, Nonlinearity::tanh>(args), plan, parallel);
-    case Nonlinearity::relu:
-      return scan(RnnCell<T, Nonlinearity::relu>(args), plan, parallel);
-    case Nonlinearity::given:
-      return scan(RnnCell<T, Nonlinearity::given>(args), plan, parallel);
+template <class Body>
+void with_recurrent_cell(const RecurrentArgs& args, const Body& body) {
+  const bool f64 = args.storage == Storage::f64;
+  switch (args.cell) {
+    case RecurrentCell::rnn_tanh:
+      return f64 ? body(Type<Rnn<double, false>>{}) : body(Type<Rnn<float, false>>{});
+    case RecurrentCell::rnn_relu:
+      return f64 ? body(Type<Rnn<double, true>>{}) : body(Type<Rnn<float, true>>{});
+    case RecurrentCell::gru:
+      return f64 ? body(Type<Gru<double>>{}) : body(Type<Gru<float>>{});
+    case RecurrentCell::lstm:
+      return f64 ? body(Type<Lstm<double>>{}) : body(Type<Lstm<float>>{});
   }
 }
 
-void rnn_backward(const RnnBackwardArgs& args, const Plan& plan, const Parallel& parallel) {
-  if (args.storage == Storage::f64) return rnn_backward_as<double>(args, plan, parallel);
-  rnn_backward_as<float>(args, plan, parallel);
+void recurrent_forward_any(const RecurrentForwardArgs& args, const Parallel& parallel) {
+  with_recurrent_cell(
+      args, [&](auto cell) { recurrent_forward<typename decltype(cell)::type>(args, parallel); });
+}
+
+void recurrent_backward_any(const RecurrentBackwardArgs& args, const Plan& plan,
+                            const Parallel& parallel) {
+  with_recurrent_cell(args, [&](auto cell) {
+    recurrent_backward<typename decltype(cell)::type>(args, plan, parallel);
+  });
 }
 
 }  // namespace
@@ -79,6 +68,7 @@ void rnn_backward(const RnnBackwardArgs& args, const Plan& plan, const Parallel&
 #define BPPSA_STRING_(x) #x
 #define BPPSA_STRING(x) BPPSA_STRING_(x)
 extern const Kernels table;
-const Kernels table = {BPPSA_STRING(BPPSA_ISA), dense_scan, rnn_forward_any, rnn_backward};
+const Kernels table = {BPPSA_STRING(BPPSA_ISA), dense_scan, recurrent_forward_any,
+                       recurrent_backward_any};
 
 }  // namespace bppsa::BPPSA_ISA

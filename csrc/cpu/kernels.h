@@ -1,7 +1,8 @@
 // What the operators ask of a CPU kernel: plain structs and function pointers, so that
 // kernels.cpp can be compiled for several instruction sets and one table chosen at load.
 //
-// T steps, B batch, H state, I input. All strides count elements and may be negative.
+// T steps, B batch, H state, I input, P projected state, G gates. All strides count elements and
+// may be negative.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +11,7 @@ namespace bppsa {
 
 enum class Storage { f32, f64, bf16, f16 };
 enum class Algorithm { linear, chunked, blelloch };
-// How an RNN cell's slope phi'(z) is had from what the forward kept: from tanh's or relu's
-// output, or it is itself what was kept (`given`: the double backward's scan).
-enum class Nonlinearity { tanh, relu, given };
+enum class RecurrentCell { rnn_tanh, rnn_relu, gru, lstm };
 
 struct Plan {
   Algorithm algorithm;
@@ -38,39 +37,44 @@ struct DenseScanArgs {
   int64_t out_stride[2];
 };
 
-struct RnnForwardArgs {
+// One recurrent layer in one direction. All tensors contiguous but for the strides given; a layer
+// that runs backwards in time has negative ones, and its pointers at the last step.
+struct RecurrentArgs {
   Storage storage;  // f32 or f64
-  Nonlinearity nonlinearity;
-  int64_t T, B, H, I;
-  const void* x;  // (T, B, I), contiguous in I
+  RecurrentCell cell;
+  int64_t T, B, I, H, P;  // P = H unless w_hr is given
+  const void* x;          // (T, B, I), contiguous in I
   int64_t x_stride[2];
-  const void* h0;    // (B, H) contiguous, or null for zeros
-  const void* w_ih;  // (H, I) contiguous
-  const void* w_hh;  // (H, H) contiguous
-  const void* b_ih;  // (H) contiguous, or null
-  const void* b_hh;
-  void* output;  // (T, B, H) contiguous: h_1 ... h_T
+  const void *h0, *c0;      // (B, P), (B, H), or null for zeros
+  const void *w_ih, *w_hh;  // (GH, I), (GH, P)
+  const void *b_ih, *b_hh;  // (GH), or null
+  const void* w_hr;         // (P, H), or null
+  void* output;             // (T, B, P): h_1 ... h_T
+  int64_t output_step;
+  void* kept;  // (T, B, kept_width): what the forward keeps for the backward; see the cells
+  int64_t kept_width;
 };
 
-// J_t^T = w_hh^T diag(phi'(z_t)); grad_z_t = phi'(z_t) * g_t.
-struct RnnBackwardArgs {
-  Storage storage;
-  Nonlinearity nonlinearity;
-  int64_t T, B, H;
-  const void* kept;  // (T, B, H) contiguous: h_1 ... h_T, or the slopes themselves
-  const void* w_hh;  // (H, H) contiguous
-  const void* grad;  // (T, B, H), contiguous in H: u_1 ... u_T, or null for zeros
+struct RecurrentForwardArgs : RecurrentArgs {
+  void* c_n;  // (B, H), LSTM
+};
+
+// Results are null where they are not wanted.
+struct RecurrentBackwardArgs : RecurrentArgs {
+  const void* grad;  // (T, B, P), contiguous in P: u_1 ... u_T, or null for zeros
   int64_t grad_stride[2];
-  const void* grad_last;  // (B, H) contiguous, added to u_T, or null
-  void* grad_z;           // (T, B, H) contiguous
-  void* grad_h0;          // (B, H) contiguous
+  const void *grad_hn, *grad_cn;  // (B, P), (B, H): added to the direct gradient of the last state
+  void* grad_x;                   // (T, B, I)
+  int64_t grad_x_step;
+  void *grad_h0, *grad_c0;
+  void *grad_w_ih, *grad_w_hh, *grad_b_ih, *grad_b_hh, *grad_w_hr;
 };
 
 struct Kernels {
   const char* name;
   void (*dense_scan)(const DenseScanArgs&, const Plan&, const Parallel&);
-  void (*rnn_forward)(const RnnForwardArgs&, const Parallel&);
-  void (*rnn_backward)(const RnnBackwardArgs&, const Plan&, const Parallel&);
+  void (*recurrent_forward)(const RecurrentForwardArgs&, const Parallel&);
+  void (*recurrent_backward)(const RecurrentBackwardArgs&, const Plan&, const Parallel&);
 };
 
 // The table for this machine (or for BPPSA_CPU_CAPABILITY, if set), chosen once.

@@ -48,11 +48,15 @@ STABLE_TORCH_LIBRARY(bppsa, m) {
       "reverse_scan(Tensor jac_t, Tensor grad, str algorithm, int chunk, int levels, "
       "bool adjoint) -> Tensor");
   m.def(
-      "rnn(Tensor x, Tensor? h0, Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh, "
-      "str nonlinearity, str algorithm) -> (Tensor, Tensor)");
+      "recurrent(str cell, Tensor x, Tensor? h0, Tensor? c0, Tensor w_ih, Tensor w_hh, "
+      "Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, bool reverse, int keep, str algorithm) "
+      "-> (Tensor, Tensor, Tensor, Tensor)");
   m.def(
-      "rnn_backward(Tensor? grad_output, Tensor? grad_hn, Tensor kept, Tensor w_hh, "
-      "str nonlinearity, str algorithm, int chunk, int levels) -> (Tensor, Tensor)");
+      "recurrent_backward(str cell, Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, "
+      "Tensor output, Tensor kept, Tensor x, Tensor? h0, Tensor? c0, Tensor w_ih, Tensor w_hh, "
+      "Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, bool reverse, str algorithm, int chunk, "
+      "int levels, int wanted) "
+      "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def("cpu_capability() -> str");
 }
 

@@ -15,6 +15,7 @@
 // that the destination must not be one of the operands.
 #pragma once
 
+#include "buffer.h"
 #include "vec.h"
 
 namespace bppsa::BPPSA_ISA {
@@ -28,6 +29,7 @@ struct Tile {
 
   V acc[MR][NV];
   int64_t row;
+  int64_t first;  // number of its first vector, in the order of the panels of a matrix
   int64_t col[NV];
 
   BPPSA_INLINE void clear() {
@@ -48,14 +50,26 @@ struct Tile {
       for (int v = 0; v < NV; ++v) acc[r][v] += load<T, W>(p + (row + r) * ld + col[v]);
   }
 
+  // B in panels: what the tile reads lies in one piece, see Panels.
+  BPPSA_INLINE void multiply_add_panel(int64_t K, const T* a, int64_t lda, const T* panels) {
+    const T* panel = panels + first * W * K;
+    multiply_add_with(K, a, lda, [&](int64_t k, int v) { return panel + (k * NV + v) * W; });
+  }
+
   BPPSA_INLINE void multiply_add(int64_t K, const T* a, int64_t lda, const T* b, int64_t ldb) {
+    multiply_add_with(K, a, lda, [&](int64_t k, int v) { return b + k * ldb + col[v]; });
+  }
+
+  // operand(k, v): where vector v of row k of B lies.
+  template <class Operand>
+  BPPSA_INLINE void multiply_add_with(int64_t K, const T* a, int64_t lda, const Operand& operand) {
     const T* a_row[MR];
     for (int r = 0; r < MR; ++r) a_row[r] = a + (row + r) * lda;
     int64_t k = 0;
     if constexpr (KU > 1) {
       V part[KU][MR][NV] = {};
       for (; k + KU <= K; k += KU)
-        for (int u = 0; u < KU; ++u) step(part[u], a_row, k + u, b, ldb);
+        for (int u = 0; u < KU; ++u) step(part[u], a_row, k + u, operand);
       for (int r = 0; r < MR; ++r)
         for (int v = 0; v < NV; ++v) {
           if constexpr (KU == 2)
@@ -64,7 +78,18 @@ struct Tile {
             acc[r][v] += (part[0][r][v] + part[1][r][v]) + (part[2][r][v] + part[3][r][v]);
         }
     }
-    for (; k < K; ++k) step(acc, a_row, k, b, ldb);
+    for (; k < K; ++k) step(acc, a_row, k, operand);
+  }
+
+  // acc[r][:] += sum_k a[k][row + r] * b[k][:], k in rows: A read by columns.
+  BPPSA_INLINE void multiply_add_transposed(int64_t K, const T* a, int64_t lda, const T* b,
+                                            int64_t ldb) {
+    for (int64_t k = 0; k < K; ++k) {
+      V x[NV];
+      for (int v = 0; v < NV; ++v) x[v] = load<T, W>(b + k * ldb + col[v]);
+      for (int r = 0; r < MR; ++r)
+        for (int v = 0; v < NV; ++v) acc[r][v] += a[k * lda + row + r] * x[v];
+    }
   }
 
   template <class F>
@@ -79,36 +104,32 @@ struct Tile {
   }
 
  private:
-  BPPSA_INLINE void step(V (&sum)[MR][NV], const T* const (&a)[MR], int64_t k, const T* b,
-                         int64_t ldb) const {
+  template <class Operand>
+  BPPSA_INLINE void step(V (&sum)[MR][NV], const T* const (&a)[MR], int64_t k,
+                         const Operand& operand) const {
     V x[NV];
-    for (int v = 0; v < NV; ++v) x[v] = load<T, W>(b + k * ldb + col[v]);
+    for (int v = 0; v < NV; ++v) x[v] = load<T, W>(operand(k, v));
     for (int r = 0; r < MR; ++r)
       for (int v = 0; v < NV; ++v) sum[r][v] += a[r][k] * x[v];
   }
 };
 
-// Rows of a tile by its vectors per row: accumulators, NV operands and a broadcast fit the
-// register file.
-constexpr int tile_rows(int nv) {
-#if BPPSA_VECTOR_REGISTERS >= 32
-  return nv == 1 ? 8 : 4;
-#else
-  return nv == 1 ? 8 : nv <= 3 ? 4 : 2;
-#endif
-}
+// A tile's rows and vectors a row: accumulators, vectors of B and a broadcast fit the registers.
+constexpr int kTileRows = BPPSA_VECTOR_REGISTERS >= 32 ? 8 : 4;
+constexpr int kTileVectors = 3;
 
 template <typename T, int W, int MR, int NV, class Body>
 BPPSA_INLINE void run_tile(int64_t row, int64_t first, int64_t cols, const Body& body) {
   Tile<T, W, MR, NV> tile;
   tile.row = row;
+  tile.first = first;
   for (int v = 0; v < NV; ++v) tile.col[v] = min((first + v) * W, cols - W);
   body(tile);
 }
 
 template <typename T, int W, int NV, class Body>
 BPPSA_INLINE void run_strip(int64_t rows, int64_t first, int64_t cols, const Body& body) {
-  constexpr int MR = tile_rows(NV);
+  constexpr int MR = kTileRows;
   int64_t r = 0;
   for (; r + MR <= rows; r += MR) run_tile<T, W, MR, NV>(r, first, cols, body);
   if constexpr (MR > 4)
@@ -118,11 +139,16 @@ BPPSA_INLINE void run_strip(int64_t rows, int64_t first, int64_t cols, const Bod
   if (r < rows) run_tile<T, W, 1, NV>(r, first, cols, body);
 }
 
+// Vectors of a strip of tiles, of nearly equal size.
+inline int64_t strip_vectors(int64_t vectors) {
+  return ceil_div(vectors, ceil_div(vectors, int64_t(kTileVectors)));
+}
+
 // Calls body(tile) for tiles that cover rows x cols. W <= cols.
 template <typename T, int W, class Body>
 BPPSA_INLINE void for_each_tile(int64_t rows, int64_t cols, const Body& body) {
   const int64_t vectors = ceil_div(cols, W);
-  const int64_t strip = ceil_div(vectors, ceil_div(vectors, 4));
+  const int64_t strip = strip_vectors(vectors);
   for (int64_t v = 0; v < vectors; v += strip) {
     switch (min(strip, vectors - v)) {
       case 1:
@@ -131,41 +157,159 @@ BPPSA_INLINE void for_each_tile(int64_t rows, int64_t cols, const Body& body) {
       case 2:
         run_strip<T, W, 2>(rows, v, cols, body);
         break;
-      case 3:
-        run_strip<T, W, 3>(rows, v, cols, body);
-        break;
       default:
-        run_strip<T, W, 4>(rows, v, cols, body);
+        run_strip<T, W, 3>(rows, v, cols, body);
     }
   }
 }
 
-// out = rows * matrix + addend: rows (n x K), matrix (K x cols), out (n x cols), all contiguous;
-// addend (n x cols) with its rows ld_addend apart, or null for none.
-template <typename T>
-using RowsTimesMatrix = void (*)(int64_t n, int64_t K, int64_t cols, const T* rows, const T* matrix,
-                                 const T* addend, int64_t ld_addend, T* out);
+// The vectors of all G gates of one block of hidden units side by side in a tile: what a cell's
+// elementwise maths needs is then in registers. H units; the matrix has G * H columns.
+template <typename T, int W, int MR, int G, class Body>
+BPPSA_INLINE void run_gate_tile(int64_t row, int64_t block, int64_t H, const Body& body) {
+  const int64_t unit = min(block * W, H - W);
+  Tile<T, W, MR, G> tile;
+  tile.row = row;
+  tile.first = block * G;
+  for (int g = 0; g < G; ++g) tile.col[g] = g * H + unit;
+  body(tile, unit);
+}
 
+template <typename T, int W, int G, class Body>
+BPPSA_INLINE void for_each_gate_tile(int64_t rows, int64_t H, const Body& body) {
+  constexpr int MR = kTileRows / 2;
+  for (int64_t block = 0; block < ceil_div(H, W); ++block) {
+    int64_t r = 0;
+    for (; r + MR <= rows; r += MR) run_gate_tile<T, W, MR, G>(r, block, H, body);
+    if constexpr (MR > 2)
+      if (r + 2 <= rows) run_gate_tile<T, W, 2, G>(r, block, H, body), r += 2;
+    if (r < rows) run_gate_tile<T, W, 1, G>(r, block, H, body);
+  }
+}
+
+// A matrix rearranged so that each strip of tiles reads one contiguous piece of it, in order: rows
+// a power of two apart would fight for the same places of a cache. `vectors` vectors of W columns
+// each begin at column(v); strips have `strip` of them. Element (k, c) lies at
+// from[k * row_step + c * column_step].
+template <typename T, int W, class Column>
+void make_panels(int64_t K, int64_t vectors, int64_t strip, const Column& column, const T* from,
+                 int64_t row_step, int64_t column_step, T* panels) {
+  for (int64_t first = 0; first < vectors; first += strip) {
+    const int64_t n = min(strip, vectors - first);
+    T* panel = panels + first * W * K;
+    for (int64_t v = 0; v < n; ++v) {
+      const T* block = from + column(first + v) * column_step;
+      for (int64_t k = 0; k < K; ++k)
+        for (int i = 0; i < W; ++i)
+          panel[(k * n + v) * W + i] = block[k * row_step + i * column_step];
+    }
+  }
+}
+
+// Panels for for_each_tile, of K x cols.
 template <typename T, int W>
-void rows_times_matrix_of_width(int64_t n, int64_t K, int64_t cols, const T* rows, const T* matrix,
-                                const T* addend, int64_t ld_addend, T* out) {
+void make_tile_panels(int64_t K, int64_t cols, const T* from, int64_t row_step, int64_t column_step,
+                      T* panels) {
+  const int64_t vectors = ceil_div(cols, W);
+  make_panels<T, W>(
+      K, vectors, strip_vectors(vectors), [&](int64_t v) { return min(v * W, cols - W); }, from,
+      row_step, column_step, panels);
+}
+
+// Panels for for_each_gate_tile, of K x (G H).
+template <typename T, int W, int G>
+void make_gate_panels(int64_t K, int64_t H, const T* from, int64_t row_step, int64_t column_step,
+                      T* panels) {
+  make_panels<T, W>(
+      K, G * ceil_div(H, W), G, [&](int64_t v) { return v % G * H + min(v / G * W, H - W); }, from,
+      row_step, column_step, panels);
+}
+
+// Numbers that panels of K x (G H) take at most: the last vectors overlap others.
+inline int64_t panel_size(int64_t K, int64_t G, int64_t H, int64_t W) {
+  return K * G * ceil_div(H, W) * W;
+}
+
+// out = rows * matrix + addend: n rows of K numbers, matrix K x cols, n rows of cols numbers; each
+// kind of rows its own distance apart. Null addend for none.
+template <typename T>
+using MultiplyRows = void (*)(int64_t n, int64_t K, int64_t cols, const T* rows, int64_t ld_rows,
+                              const T* matrix, const T* addend, int64_t ld_addend, T* out,
+                              int64_t ld_out);
+
+template <typename T, int W, bool kPanels>
+void multiply_rows_of_width(int64_t n, int64_t K, int64_t cols, const T* rows, int64_t ld_rows,
+                            const T* matrix, const T* addend, int64_t ld_addend, T* out,
+                            int64_t ld_out) {
   for_each_tile<T, W>(n, cols, [&](auto& tile) __attribute__((always_inline)) {
     tile.clear();
-    tile.multiply_add(K, rows, K, matrix, cols);
+    if constexpr (kPanels)
+      tile.multiply_add_panel(K, rows, ld_rows, matrix);
+    else
+      tile.multiply_add(K, rows, ld_rows, matrix, cols);
     if (addend) tile.add_rows(addend, ld_addend);
-    tile.store_rows(out, cols);
+    tile.store_rows(out, ld_out);
   });
 }
 
 // Chosen once a scan: the one heavy template is then compiled once a width, whatever the
 // number of cells and algorithms that call it.
 template <typename T>
-inline RowsTimesMatrix<T> rows_times_matrix(int64_t cols) {
-  RowsTimesMatrix<T> chosen = nullptr;
+inline MultiplyRows<T> multiply_rows(int64_t cols, bool panels = false) {
+  MultiplyRows<T> chosen = nullptr;
   with_width<T>(best_width<T>(cols), [&](auto width) {
-    chosen = rows_times_matrix_of_width<T, decltype(width)::value>;
+    constexpr int W = decltype(width)::value;
+    chosen = panels ? multiply_rows_of_width<T, W, true> : multiply_rows_of_width<T, W, false>;
   });
   return chosen;
+}
+
+// A matrix (K x cols) that many rows will be multiplied by: in panels if that is `worth` the copy,
+// as it is otherwise (then row_step must be cols, column_step 1).
+template <typename T>
+class Multiplier {
+ public:
+  Multiplier(int64_t K, int64_t cols, const T* matrix, int64_t row_step, int64_t column_step,
+             bool worth)
+      : multiply_(multiply_rows<T>(cols, worth)),
+        memory_(worth ? panel_size(K, 1, cols, best_width<T>(cols)) : 0),
+        matrix_(worth ? memory_.data : matrix),
+        K_(K),
+        cols_(cols) {
+    if (worth)
+      with_width<T>(best_width<T>(cols), [&](auto width) {
+        make_tile_panels<T, decltype(width)::value>(K, cols, matrix, row_step, column_step,
+                                                    memory_.data);
+      });
+  }
+
+  // out = rows * matrix + addend.
+  void operator()(int64_t n, const T* rows, int64_t ld_rows, const T* addend, int64_t ld_addend,
+                  T* out, int64_t ld_out) const {
+    multiply_(n, K_, cols_, rows, ld_rows, matrix_, addend, ld_addend, out, ld_out);
+  }
+
+ private:
+  MultiplyRows<T> multiply_;
+  Buffer<T> memory_;
+  const T* matrix_;
+  int64_t K_, cols_;
+};
+
+// Contiguous rows times a contiguous matrix.
+template <typename T>
+struct RowsTimesMatrix {
+  MultiplyRows<T> multiply;
+
+  void operator()(int64_t n, int64_t K, int64_t cols, const T* rows, const T* matrix,
+                  const T* addend, int64_t ld_addend, T* out) const {
+    multiply(n, K, cols, rows, K, matrix, addend, ld_addend, out, cols);
+  }
+};
+
+template <typename T>
+inline RowsTimesMatrix<T> rows_times_matrix(int64_t cols) {
+  return {multiply_rows<T>(cols)};
 }
 
 }  // namespace bppsa::BPPSA_ISA

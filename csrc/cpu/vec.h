@@ -58,17 +58,27 @@ BPPSA_INLINE T sum(Vec<T, W> v) {
   }
 }
 
-// The width for rows of `n` numbers: the fewest half-registers of work, ties to the wider.
-// A last partial vector is laid over the one before it (see Tile), so only W <= n will do.
+// Whether the machine works on 64 bytes as fast as on 32. AMD's family 19h (Zen 4) does it in two
+// halves.
+inline bool whole_64_bytes() {
+#if BPPSA_VECTOR_BYTES == 64
+  static const bool whole = !__builtin_cpu_is("amdfam19h");
+  return whole;
+#else
+  return false;
+#endif
+}
+
+// The width for rows of `n` numbers: the least work in vectors, ties to the wider. A last partial
+// vector is laid over the one before it (see Tile), so only W <= n will do.
 template <typename T>
 inline int best_width(int64_t n) {
   int best = 1;
   int64_t best_cost = INT64_MAX;
+  const int64_t unit_of_64_bytes = whole_64_bytes() ? 9 : 15;
   for (int w = 1; w <= kMaxWidth<T>; w *= w == 1 ? 16 / int(sizeof(T)) : 2) {
     if (w > n) break;
-    // A 64-byte vector costs as much as two of 32 bytes on many machines; the small bonus
-    // lets it win when it wastes nothing.
-    const int64_t unit = w * sizeof(T) > 32 ? 15 : 8;
+    const int64_t unit = w * sizeof(T) > 32 ? unit_of_64_bytes : 8;
     const int64_t cost = ceil_div(n, w) * unit;
     if (cost <= best_cost) best = w, best_cost = cost;
   }

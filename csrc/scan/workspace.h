@@ -1,26 +1,12 @@
 // What the scan algorithms share on the CPU: scratch memory, groups of samples, a parallel loop.
 #pragma once
 
-#include <cstdlib>
-#include <new>
-
+#include "../cpu/buffer.h"
+#include "../cpu/denormals.h"
 #include "../cpu/isa.h"
 #include "../cpu/kernels.h"
 
 namespace bppsa::BPPSA_ISA {
-
-// Uninitialised memory for the life of the object.
-template <typename T>
-struct Buffer {
-  T* data;
-
-  explicit Buffer(int64_t n) : data(static_cast<T*>(std::malloc(n * sizeof(T) + 64))) {
-    if (!data) throw std::bad_alloc();
-  }
-  ~Buffer() { std::free(data); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-};
 
 // The batch in nearly equal groups, at least one a thread where there are samples enough,
 // each small enough that its vectors stay in the first-level cache.
@@ -45,6 +31,7 @@ inline void for_each_index(const Parallel& parallel, int64_t n, const Make& make
     const Body& body;
   } context{make, body};
   const auto share = [](void* p, int64_t begin, int64_t end) {
+    const FlushDenormals flush;
     const Context& context = *static_cast<const Context*>(p);
     auto state = context.make();
     for (int64_t i = begin; i < end; ++i) context.body(i, state);

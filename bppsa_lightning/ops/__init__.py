@@ -1,0 +1,29 @@
+"""The only door to the operators in csrc: checks, fake kernels, autograd formulas."""
+
+import torch
+
+from bppsa_lightning._library import HAS_CUDA_KERNELS
+from bppsa_lightning.ops.log import ScanLog, scan_log
+from bppsa_lightning.ops.recurrent import gru, lstm, recurrent_device_supported, rnn
+from bppsa_lightning.ops.scan import reverse_scan
+
+__all__ = [
+    "HAS_CUDA_KERNELS",
+    "ScanLog",
+    "cpu_capability",
+    "gru",
+    "lstm",
+    "recurrent_device_supported",
+    "reverse_scan",
+    "rnn",
+    "scan_log",
+]
+
+
+def cpu_capability() -> str:
+    """Instruction set of the CPU kernels in use: "x86_64_v2", "x86_64_v3", "x86_64_v4", "generic".
+
+    Chosen at the first use of a kernel; the environment variable ``BPPSA_CPU_CAPABILITY``
+    (``x86-64-v2``, ``x86-64-v3``) lowers it.
+    """
+    return str(torch.ops.bppsa.cpu_capability())

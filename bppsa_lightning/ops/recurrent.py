@@ -1,0 +1,461 @@
+"""rnn, gru, lstm: one recurrent layer in one direction, fused forward, backward by scan.
+
+T steps, B batch, I input, H hidden, P state that is put out (H, or less for an LSTM with a
+projection), G gates.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bppsa_lightning import planner, reference
+from bppsa_lightning._library import HAS_CUDA_KERNELS
+from bppsa_lightning.ops.log import record_scan
+
+# name in csrc: (name for people, gates)
+_CELLS = {
+    "rnn_tanh": ("RNN-tanh", 1),
+    "rnn_relu": ("RNN-relu", 1),
+    "gru": ("GRU", 3),
+    "lstm": ("LSTM", 4),
+}
+_DTYPES = (torch.float32, torch.float64)
+
+
+def rnn(
+    x: Tensor,
+    h0: Tensor | None,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    nonlinearity: str = "tanh",
+    algorithm: str = "auto",
+    reverse: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """A layer of a vanilla RNN: h_t = φ(W_ih x_t + b_ih + W_hh h_{t-1} + b_hh), φ = tanh or relu.
+
+    Args:
+        x: (T, B, I), T >= 1, float32 or float64; all tensors share its dtype and device.
+        h0: (B, H), or None for zeros.
+        w_ih: (H, I). w_hh: (H, H). b_ih, b_hh: (H,) or None.
+        nonlinearity: "tanh" or "relu".
+        algorithm: of the backward scan; see `reverse_scan`.
+        reverse: time runs from T-1 down to 0; output[t] is the state after steps T-1 … t.
+
+    Returns:
+        output (T, B, H), the state of each step, and h_n (B, H), the last one. Differentiable any
+        number of times; second derivatives run `bppsa_lightning.reference`, step by step.
+
+    Raises:
+        TypeError: an argument is not a tensor, or of another dtype.
+        ValueError: shapes, devices, nonlinearity or algorithm do not fit.
+        RuntimeError: on a device the operator has no kernel for.
+
+    The backward is the reverse scan over J_tᵀ = W_hhᵀ diag(φ'(z_t)), never held as matrices;
+    parameter gradients are products over (time × batch), computed as the scan goes.
+    """
+    if nonlinearity not in ("tanh", "relu"):
+        raise ValueError(f"nonlinearity: found {nonlinearity!r}, wanted 'tanh' or 'relu'")
+    cell = f"rnn_{nonlinearity}"
+    return _layer(cell, x, h0, None, w_ih, w_hh, b_ih, b_hh, None, reverse, algorithm)[:2]
+
+
+def gru(
+    x: Tensor,
+    h0: Tensor | None,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    algorithm: str = "auto",
+    reverse: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """A layer of gated recurrent units, as `torch.nn.GRU` (gates r, z, n).
+
+    Args:
+        x, h0, algorithm, reverse: as for `rnn`.
+        w_ih: (3H, I). w_hh: (3H, H). b_ih, b_hh: (3H,) or None.
+
+    Returns:
+        output (T, B, H) and h_n (B, H), as `rnn`.
+
+    Raises:
+        As `rnn`.
+    """
+    return _layer("gru", x, h0, None, w_ih, w_hh, b_ih, b_hh, None, reverse, algorithm)[:2]
+
+
+def lstm(
+    x: Tensor,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    w_hr: Tensor | None = None,
+    algorithm: str = "auto",
+    reverse: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A layer of long short-term memory, as `torch.nn.LSTM` (gates i, f, g, o).
+
+    Args:
+        x, algorithm, reverse: as for `rnn`.
+        h0: (B, P), or None for zeros. c0: (B, H), or None for zeros.
+        w_ih: (4H, I). w_hh: (4H, P). b_ih, b_hh: (4H,) or None.
+        w_hr: (P, H), the projection of each state, or None (then P = H).
+
+    Returns:
+        output (T, B, P), h_n (B, P) and c_n (B, H), as `rnn`.
+
+    Raises:
+        As `rnn`.
+    """
+    return _layer("lstm", x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, reverse, algorithm)
+
+
+def recurrent_device_supported(device: torch.device) -> bool:
+    """Whether the recurrent operators have kernels for a device."""
+    return device.type in ("cpu", "meta") or (device.type == "cuda" and _HAS_CUDA)
+
+
+_HAS_CUDA = HAS_CUDA_KERNELS and torch._C._dispatch_has_kernel_for_dispatch_key(
+    "bppsa::recurrent", "CUDA"
+)
+
+
+def _layer(
+    cell: str,
+    x: Tensor,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None,
+    b_hh: Tensor | None,
+    w_hr: Tensor | None,
+    reverse: bool,
+    algorithm: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    tensors = (x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)
+    if not _fits(cell, *tensors):
+        _explain_misfit(cell, *tensors)
+    planner.check_algorithm(algorithm, None)
+    differentiated = torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in tensors
+    )
+    keep = planner.keep(cell, x.shape[0], x.shape[1], w_hh.shape[1]) if differentiated else 0
+    if x.stride(-1) != 1 and x.shape[-1] > 1:
+        x = x.contiguous()
+    arguments = (
+        cell,
+        x,
+        *(None if t is None else t.contiguous() for t in tensors[1:]),
+        bool(reverse),
+        keep,
+        algorithm,
+    )
+    if torch.compiler.is_compiling():
+        return torch.ops.bppsa.recurrent(*arguments)[:3]
+    if differentiated:
+        return _Layer.apply(*arguments)[:3]
+    return _forward(*arguments)[:3]
+
+
+def _fits(
+    cell: str,
+    x: Tensor,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None,
+    b_hh: Tensor | None,
+    w_hr: Tensor | None,
+) -> bool:
+    """Whether all is as documented; cheap, for every call."""
+    try:
+        T, B, I = x.shape
+        GH, P = w_hh.shape
+        H = GH // _CELLS[cell][1]
+        dtype, device = x.dtype, x.device
+        wanted = (
+            (h0, (B, P)),
+            (c0, (B, H)),
+            (w_ih, (GH, I)),
+            (b_ih, (GH,)),
+            (b_hh, (GH,)),
+            (w_hr, (P, H)),
+        )
+        return (
+            T >= 1
+            and H >= 1
+            and GH == H * _CELLS[cell][1]
+            and dtype in _DTYPES
+            and w_hh.dtype == dtype
+            and w_hh.device == device
+            and recurrent_device_supported(device)
+            and (w_hr is not None or P == H)
+            and all(
+                t.shape == shape and t.dtype == dtype and t.device == device
+                for t, shape in wanted
+                if t is not None
+            )
+        )
+    except (AttributeError, TypeError, ValueError):
+        return False
+
+
+def _explain_misfit(cell: str, x: Tensor, *tensors: Tensor | None) -> None:
+    """Raises the error that says which argument is not as documented."""
+    h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = tensors
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x: found {type(x).__name__}, wanted a torch.Tensor")
+    if x.dim() != 3 or x.shape[0] < 1:
+        raise ValueError(f"x: found shape {tuple(x.shape)}, wanted (T, B, I) with T >= 1")
+    if x.dtype not in _DTYPES:
+        raise TypeError(f"x: found dtype {x.dtype}, wanted float32 or float64")
+    if not recurrent_device_supported(x.device):
+        raise RuntimeError(f"x: found on {x.device}, where the recurrent operators have no kernel")
+    if not isinstance(w_hh, Tensor):
+        raise TypeError(f"w_hh: found {type(w_hh).__name__}, wanted a torch.Tensor")
+    name, gates = _CELLS[cell]
+    G = "" if gates == 1 else str(gates)
+    if w_hh.dim() != 2 or w_hh.shape[0] < 1 or w_hh.shape[0] % gates:
+        raise ValueError(
+            f"w_hh: found shape {tuple(w_hh.shape)}, wanted ({G}H, H) with H >= 1 for {name}"
+        )
+    B, I, GH, P = x.shape[1], x.shape[2], w_hh.shape[0], w_hh.shape[1]
+    H = GH // gates
+    if w_hr is None and P != H:
+        raise ValueError(f"w_hh: found shape {tuple(w_hh.shape)}, wanted {(GH, H)} for {name}")
+    wanted = {
+        "h0": (h0, (B, P), True),
+        "c0": (c0, (B, H), True),
+        "w_ih": (w_ih, (GH, I), False),
+        "w_hh": (w_hh, (GH, P), False),
+        "b_ih": (b_ih, (GH,), True),
+        "b_hh": (b_hh, (GH,), True),
+        "w_hr": (w_hr, (P, H), True),
+    }
+    for argument, (tensor, shape, optional) in wanted.items():
+        if tensor is None and optional:
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{argument}: found {type(tensor).__name__}, wanted a torch.Tensor")
+        if tuple(tensor.shape) != shape:
+            raise ValueError(f"{argument}: found shape {tuple(tensor.shape)}, wanted {shape}")
+        if tensor.dtype != x.dtype:
+            raise TypeError(f"{argument}: found dtype {tensor.dtype}, wanted x's {x.dtype}")
+        if tensor.device != x.device:
+            raise ValueError(f"{argument}: found on {tensor.device}, wanted on x's {x.device}")
+    raise AssertionError("arguments fit after all")
+
+
+# --- the formula ---------------------------------------------------------------------------
+
+_FIRST, _LAST = 1, 9  # the tensors among the operator's arguments
+_NO_GRADIENTS = (None,) * 12
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.cell, *tensors, ctx.reverse, ctx.keep, ctx.algorithm = inputs
+    x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = tensors
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[3])
+    # Saved only where the first derivative reads it: what is not may be changed in place. The
+    # second derivative reads all, and looks itself whether that is still what it was.
+    again = ctx.keep == 1 and ctx.cell in ("gru", "lstm")
+    want_x, _, _, want_w_ih, *_ = ctx.needs_input_grad[_FIRST:_LAST]
+    saved = {
+        0: want_w_ih or again,
+        3: want_x or again,
+        5: again,
+        6: again,
+    }
+    ctx.saved = [i for i in range(8) if saved.get(i, True)]
+    ctx.others = {i: (t, _version(t)) for i, t in enumerate(tensors) if i not in ctx.saved}
+    ctx.save_for_backward(*(tensors[i] for i in ctx.saved), output[0], output[3])
+
+
+def _version(t: Tensor | None) -> int | None:
+    return None if t is None or t.is_inference() else t._version
+
+
+def _backward(
+    ctx: Any,
+    grad_output: Tensor | None,
+    grad_h_n: Tensor | None,
+    grad_c_n: Tensor | None,
+    _: None,
+) -> tuple[Any, ...]:
+    if grad_output is None and grad_h_n is None and grad_c_n is None:
+        return _NO_GRADIENTS
+    *saved, output, kept = ctx.saved_tensors
+    tensors: list[Tensor | None] = [None] * 8
+    for i, t in zip(ctx.saved, saved, strict=True):
+        tensors[i] = t
+    T, B, P = output.shape
+    gradients: tuple[Tensor | None, ...]
+    if torch.is_grad_enabled():
+        for i, (t, version) in ctx.others.items():
+            if _version(t) != version:
+                raise RuntimeError(
+                    "an input or weight of a recurrent layer was changed in place after its "
+                    "forward, and a second derivative needs it as it was"
+                )
+            tensors[i] = t
+        gradients = _differentiable_backward(ctx, tensors, (grad_output, grad_h_n, grad_c_n))
+    else:
+        plan = planner.choose(T, B, P, output.device, ctx.algorithm)
+        record_scan(_CELLS[ctx.cell][0], T, B, P, plan)
+        # The kernel reads the shapes of all tensors, the contents only of those it was given.
+        for i, (t, _version_then) in ctx.others.items():
+            tensors[i] = t
+        wanted = ctx.needs_input_grad[_FIRST:_LAST]
+        if grad_output is not None and grad_output.stride(-1) != 1:
+            grad_output = grad_output.contiguous()
+        results = torch.ops.bppsa.recurrent_backward(
+            ctx.cell,
+            grad_output,
+            None if grad_h_n is None else grad_h_n.contiguous(),
+            None if grad_c_n is None else grad_c_n.contiguous(),
+            output,
+            kept,
+            *tensors,
+            ctx.reverse,
+            plan.algorithm,
+            plan.chunk,
+            plan.levels,
+            sum(1 << i for i, want in enumerate(wanted) if want),
+        )
+        gradients = tuple(r if want else None for r, want in zip(results, wanted, strict=True))
+    return (None, *gradients, None, None, None)
+
+
+def _outside_autocast(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """A backward may be run under autocast; its products keep the precision of the forward."""
+
+    @wraps(formula)
+    def wrapped(*arguments: Any) -> Any:
+        if not torch.is_autocast_enabled("cpu"):
+            return formula(*arguments)
+        with torch.autocast("cpu", enabled=False):
+            return formula(*arguments)
+
+    return wrapped
+
+
+@_outside_autocast
+def _differentiable_backward(
+    ctx: Any, tensors: list[Tensor | None], cotangents: tuple[Tensor | None, ...]
+) -> tuple[Tensor | None, ...]:
+    """The same gradients as functions of everything they depend on, by plain differentiation."""
+    x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = tensors
+    assert x is not None and w_ih is not None and w_hh is not None
+    B, P, H = x.shape[1], w_hh.shape[1], w_ih.shape[0] // _CELLS[ctx.cell][1]
+    last = 0 if ctx.reverse else -1
+    with torch.enable_grad():
+        h0 = x.new_zeros(B, P) if h0 is None else h0
+        outputs: list[Tensor]
+        if ctx.cell == "lstm":
+            c0 = x.new_zeros(B, H) if c0 is None else c0
+            h, c = reference.lstm(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, ctx.reverse)
+            outputs = [h, h[last], c[last]]
+        else:
+            if ctx.cell == "gru":
+                h = reference.gru(x, h0, w_ih, w_hh, b_ih, b_hh, ctx.reverse)
+            else:
+                phi = ctx.cell.removeprefix("rnn_")
+                h = reference.rnn(x, h0, w_ih, w_hh, b_ih, b_hh, phi, ctx.reverse)
+            outputs = [h, h[last]]
+        pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=False) if c is not None]
+        wanted = ctx.needs_input_grad[_FIRST:_LAST]
+        gradients = iter(
+            torch.autograd.grad(
+                [o for o, _ in pairs],
+                [t for t, want in zip(tensors, wanted, strict=True) if want],
+                [c for _, c in pairs],
+                create_graph=True,
+                allow_unused=True,
+            )
+        )
+    return tuple(next(gradients) if want else None for want in wanted)
+
+
+_forward = torch.ops.bppsa.recurrent.default
+
+
+class _Layer(torch.autograd.Function):
+    """The formula without the layers of a registered operator's: a third of a short call's time."""
+
+    forward = staticmethod(_forward)
+    setup_context = staticmethod(_setup)
+    backward = staticmethod(_backward)
+
+
+torch.library.register_autograd("bppsa::recurrent", _backward, setup_context=_setup)
+
+
+@torch.library.register_fake("bppsa::recurrent")
+def _(
+    cell: str,
+    x: Tensor,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None,
+    b_hh: Tensor | None,
+    w_hr: Tensor | None,
+    reverse: bool,
+    keep: int,
+    algorithm: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    T, B, _ = x.shape
+    H, P = w_hh.shape[0] // _CELLS[cell][1], w_hh.shape[1]
+    kept = {"gru": (0, 0, 4 * H), "lstm": (0, H, 5 * H)}.get(cell, (0, 0, 0))[keep]
+    return (
+        x.new_empty((T, B, P)),
+        x.new_empty((B, P)),
+        x.new_empty((B if cell == "lstm" else 0, H)),
+        x.new_empty((T, B, kept)),
+    )
+
+
+@torch.library.register_fake("bppsa::recurrent_backward")
+def _(
+    cell: str,
+    grad_output: Tensor | None,
+    grad_h_n: Tensor | None,
+    grad_c_n: Tensor | None,
+    output: Tensor,
+    kept: Tensor,
+    x: Tensor,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None,
+    b_hh: Tensor | None,
+    w_hr: Tensor | None,
+    reverse: bool,
+    algorithm: str,
+    chunk: int,
+    levels: int,
+    wanted: int,
+) -> tuple[Tensor, ...]:
+    B, P, H = x.shape[1], w_hh.shape[1], w_hh.shape[0] // _CELLS[cell][1]
+    shapes = (
+        x.shape,
+        (B, P),
+        (B, H) if cell == "lstm" else (0,),
+        w_ih.shape,
+        w_hh.shape,
+        *((0,) if t is None else t.shape for t in (b_ih, b_hh, w_hr)),
+    )
+    return tuple(x.new_empty(s if wanted >> i & 1 else (0,)) for i, s in enumerate(shapes))

@@ -1,0 +1,203 @@
+// From the gradients of the pre-activations to those of the parameters and the inputs.
+//
+// Every one is a product over (step, sample): grad W = sum of d^T [input]. Each worker takes a
+// share of the rows and adds to sums of its own, kept transposed (input by gate) so that vectors
+// lie along the gates; they are added up in the order of the workers when all is done.
+#pragma once
+
+#include "chain.h"
+#include "weights.h"
+
+namespace bppsa::BPPSA_ISA {
+
+// Rows (step, sample) of a matrix: `step` numbers between steps, `sample` between samples.
+template <typename T>
+struct Block {
+  const T* data;
+  int64_t step, sample;
+};
+
+// sum (M x N, rows N apart) += a^T d, over steps x samples rows; a has M numbers a row, d has N,
+// N a multiple of the widest vector. Rows go through in blocks that stay in the first-level cache.
+template <typename T>
+void add_transposed_product(int64_t steps, int64_t samples, int64_t M, int64_t N, Block<T> a,
+                            Block<T> d, T* sum) {
+  constexpr int64_t kRows = 128;
+  const int64_t block_samples = min(samples, kRows);
+  const int64_t block_steps = max(int64_t(1), kRows / block_samples);
+  for (int64_t s0 = 0; s0 < steps; s0 += block_steps)
+    for (int64_t b0 = 0; b0 < samples; b0 += block_samples) {
+      const int64_t S = min(block_steps, steps - s0), B = min(block_samples, samples - b0);
+      const T* a0 = a.data + s0 * a.step + b0 * a.sample;
+      const T* d0 = d.data + s0 * d.step + b0 * d.sample;
+      for_each_tile<T, kMaxWidth<T>>(M, N, [&](auto& tile) __attribute__((always_inline)) {
+        tile.clear();
+        for (int64_t s = 0; s < S; ++s)
+          tile.multiply_add_transposed(B, a0 + s * a.step, a.sample, d0 + s * d.step, d.sample);
+        tile.add_rows(sum, N);
+        tile.store_rows(sum, N);
+      });
+    }
+}
+
+// out[r][i] = <rows[r], matrix[i]>, K numbers each; few i.
+template <typename T, int W>
+void dot_rows(int64_t n, int64_t K, int64_t I, const T* rows, int64_t ld, const T* matrix, T* out) {
+  for (int64_t r = 0; r < n; ++r)
+    for (int64_t i = 0; i < I; ++i) {
+      const T *a = rows + r * ld, *b = matrix + i * K;
+      Vec<T, W> part = {};
+      int64_t k = 0;
+      for (; k + W <= K; k += W) part += load<T, W>(a + k) * load<T, W>(b + k);
+      T tail = 0;
+      for (; k < K; ++k) tail += a[k] * b[k];
+      out[r * I + i] = sum<T, W>(part) + tail;
+    }
+}
+
+template <class Cell, typename T = typename Cell::T>
+class Parameters {
+ public:
+  static constexpr int64_t kW = kMaxWidth<T>;
+  static int64_t padded(int64_t n) { return ceil_div(n, kW) * kW; }
+
+  // Numbers in a row of d, so that each range of it can be read in whole vectors.
+  static int64_t row_width(const Layer<T>& layer) {
+    const int64_t H = layer.H;
+    const int64_t gates = Cell::kFromH * H + padded(Cell::kGates * H);
+    return layer.w_hr ? max(gates, 4 * H + layer.P + padded(H)) : gates;
+  }
+
+  Parameters(const Layer<T>& layer, const RecurrentBackwardArgs& args, int workers)
+      : layer_(layer),
+        args_(args),
+        workers_(workers),
+        GH_(Cell::kGates * layer.H),
+        N_(padded(GH_)),
+        size_x_(args.grad_w_ih ? layer.I * N_ : 0),
+        size_h_(args.grad_w_hh ? layer.P * N_ : 0),
+        size_hr_(args.grad_w_hr ? layer.P * padded(layer.H) : 0),
+        size_((size_x_ + size_h_ + size_hr_ + 2 * N_)),
+        sums_(workers * size_),
+        w_ih_(args.grad_x && (kPermuted || narrow()) ? GH_ * layer.I : 0) {
+    std::memset(sums_.data, 0, workers * size_ * sizeof(T));
+    if (args.grad_x) arrange_w_ih();
+  }
+
+  // Adds the rows of steps (lo, hi]; d's first row is that of step lo + 1, sample 0.
+  void add(int64_t lo, int64_t hi, Rows<T> d, const Parallel& parallel) {
+    const int64_t B = layer_.B, steps = hi - lo;
+    const bool by_step = steps >= workers_;
+    for_each_index(parallel, workers_, [&](int64_t w) {
+      if (by_step) {
+        const int64_t from = lo + steps * w / workers_, to = lo + steps * (w + 1) / workers_;
+        add_share(w, from, to, 0, B, d.from((from - lo) * B));
+      } else {
+        const int64_t b = B * w / workers_, end = B * (w + 1) / workers_;
+        add_share(w, lo, hi, b, end - b, d.from(b));
+      }
+    });
+  }
+
+  // Writes the gradients.
+  void finish() {
+    for (int w = 1; w < workers_; ++w)
+      for (int64_t i = 0; i < size_; ++i) sums_.data[i] += sums_.data[w * size_ + i];
+    const T* x = sums_.data;
+    const T* h = x + size_x_;
+    const T* hr = h + size_h_;
+    const T* sums_x = hr + size_hr_;
+    const T* sums_h = sums_x + N_;
+    const int64_t H = layer_.H;
+    if (args_.grad_w_ih) scatter(x, layer_.I, static_cast<T*>(args_.grad_w_ih), kPermuted);
+    if (args_.grad_w_hh) scatter(h, layer_.P, static_cast<T*>(args_.grad_w_hh), false);
+    if (args_.grad_b_ih) scatter(sums_x, 1, static_cast<T*>(args_.grad_b_ih), kPermuted);
+    if (args_.grad_b_hh)
+      scatter(Cell::kFromH ? sums_h : sums_x, 1, static_cast<T*>(args_.grad_b_hh), false);
+    if (args_.grad_w_hr)
+      for (int64_t p = 0; p < layer_.P; ++p)
+        std::memcpy(static_cast<T*>(args_.grad_w_hr) + p * H, hr + p * padded(H), H * sizeof(T));
+  }
+
+ private:
+  static constexpr bool kPermuted = Cell::gate_of_x(0) != 0;
+  static constexpr int64_t kNarrow = 4;
+  bool narrow() const { return layer_.I < kNarrow; }
+
+  void add_share(int64_t worker, int64_t lo, int64_t hi, int64_t b, int64_t n, Rows<T> d) const {
+    if (hi <= lo || n <= 0) return;
+    const int64_t B = layer_.B, H = layer_.H, P = layer_.P, steps = hi - lo;
+    T* x = sums_.data + worker * size_;
+    T* h = x + size_x_;
+    T* hr = h + size_h_;
+    T* sums_x = hr + size_hr_;
+    const Block<T> from_x{d.data, B * d.ld, d.ld};
+    const Block<T> from_h{d.data + Cell::kFromH * H, B * d.ld, d.ld};
+    const T one = 1;
+    if (args_.grad_w_ih)
+      add_transposed_product<T>(steps, n, layer_.I, N_,
+                                {layer_.x(lo + 1, b).data, args_.x_stride[0], args_.x_stride[1]},
+                                from_x, x);
+    if (args_.grad_w_hh) {
+      if (lo == 0 && args_.h0)
+        add_transposed_product<T>(1, n, P, N_, {layer_.h(0, b).data, 0, P}, from_h, h);
+      const int64_t skip = lo == 0;
+      const Block<T> rest{from_h.data + skip * from_h.step, from_h.step, from_h.sample};
+      if (steps > skip)
+        add_transposed_product<T>(steps - skip, n, P, N_,
+                                  {layer_.h(lo + skip, b).data, args_.output_step, P}, rest, h);
+    }
+    if (args_.grad_b_ih || (args_.grad_b_hh && !Cell::kFromH))
+      add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, from_x, sums_x);
+    if (args_.grad_b_hh && Cell::kFromH)
+      add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, from_h, sums_x + N_);
+    if (args_.grad_w_hr)
+      add_transposed_product<T>(steps, n, P, padded(H), {d.data + 4 * H, B * d.ld, d.ld},
+                                {d.data + 4 * H + P, B * d.ld, d.ld}, hr);
+    if (args_.grad_x)
+      for (int64_t t = lo + 1; t <= hi; ++t) grad_x(t, b, n, d.from((t - 1 - lo) * B));
+  }
+
+  void grad_x(int64_t t, int64_t b, int64_t n, Rows<T> d) const {
+    const int64_t I = layer_.I;
+    T* out = static_cast<T*>(args_.grad_x) + (t - 1) * args_.grad_x_step + b * I;
+    if (narrow())
+      dot_rows<T, kMaxWidth<T>>(n, GH_, I, d.data, d.ld, w_ih_.data, out);
+    else
+      multiply_x_(n, GH_, I, d.data, d.ld, kPermuted ? w_ih_.data : layer_.w_ih, nullptr, 0, out,
+                  I);
+  }
+
+  // W_ih with its gates in d's order; transposed if narrow.
+  void arrange_w_ih() {
+    const int64_t I = layer_.I, H = layer_.H;
+    multiply_x_ = multiply_rows<T>(I);
+    if (!kPermuted && !narrow()) return;
+    for (int64_t j = 0; j < GH_; ++j)
+      for (int64_t i = 0; i < I; ++i)
+        w_ih_.data[narrow() ? i * GH_ + j : j * I + i] =
+            layer_.w_ih[(Cell::gate_of_x(j / H) * H + j % H) * I + i];
+  }
+
+  // grad (GH x inputs) from a sum kept as (inputs x N), gates in torch's order.
+  void scatter(const T* sum, int64_t inputs, T* grad, bool permuted) const {
+    const int64_t H = layer_.H;
+    constexpr int64_t kBlock = 16;
+    for (int64_t j0 = 0; j0 < GH_; j0 += kBlock)
+      for (int64_t i = 0; i < inputs; ++i)
+        for (int64_t j = j0; j < min(j0 + kBlock, GH_); ++j) {
+          const int64_t gate = permuted ? Cell::gate_of_x(j / H) * H + j % H : j;
+          grad[gate * inputs + i] = sum[i * N_ + j];
+        }
+  }
+
+  const Layer<T>& layer_;
+  const RecurrentBackwardArgs& args_;
+  const int workers_;
+  const int64_t GH_, N_, size_x_, size_h_, size_hr_, size_;
+  Buffer<T> sums_;  // a worker's: W_ih, W_hh, W_hr, the sums that go with W_ih, with W_hh
+  Buffer<T> w_ih_;
+  MultiplyRows<T> multiply_x_ = nullptr;
+};
+
+}  // namespace bppsa::BPPSA_ISA
