@@ -88,7 +88,7 @@ class Ours:
 
     def forward(self) -> None:
         self.output, _, _, self.kept = torch.ops.bppsa.recurrent(
-            self.cell, *self.operands, False, 2
+            self.cell, *self.operands, False, 2, self.plan[0]
         )
 
     def backward(self) -> None:

@@ -77,7 +77,7 @@ def ours(cell, operands, gradients, plan=LINEAR, reverse=False, dtype=torch.floa
     t = {n: v.to("cuda", dtype) for n, v in operands.items()}
     g = {n: v.to("cuda", dtype) for n, v in gradients.items()}
     common = [t.get(n) for n in NAMES]
-    output, h_n, c_n, kept = torch.ops.bppsa.recurrent(cell, *common, reverse, 2)
+    output, h_n, c_n, kept = torch.ops.bppsa.recurrent(cell, *common, reverse, 2, plan[0])
     algorithm, chunk, levels = plan
     grads = torch.ops.bppsa.recurrent_backward(
         *(cell, g.get("output"), g.get("h_n"), g.get("c_n"), output, kept, *common),
@@ -203,7 +203,7 @@ def test_cuda_graph(cell, plan):
     common = [t.get(n) for n in NAMES]
 
     def step():
-        output, _, _, kept = torch.ops.bppsa.recurrent(cell, *common, False, 2)
+        output, _, _, kept = torch.ops.bppsa.recurrent(cell, *common, False, 2, plan[0])
         return torch.ops.bppsa.recurrent_backward(
             *(cell, g["output"], g["h_n"], g.get("c_n"), output, kept, *common),
             *(False, *plan, 127),

@@ -126,7 +126,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent_cuda(const std::string& cel
                                                           const Tensor& w_ih, const Tensor& w_hh,
                                                           const Maybe& b_ih, const Maybe& b_hh,
                                                           const Maybe& w_hr, bool reverse,
-                                                          int64_t keep) {
+                                                          int64_t keep, const std::string&) {
   const Layer layer(cell, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr);
   const int64_t T = layer.T, B = layer.B, H = layer.H;
   STD_TORCH_CHECK(keep == 0 || keep == 2 || (keep == 1 && !layer.keeps),
