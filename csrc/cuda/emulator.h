@@ -73,6 +73,8 @@ class Device {
     }
   }
 
+  void sync_warp() { sync(warps_[current_ / kWarpSize], kWarpSize, false); }
+
   /// Combines `flag` over all threads of the block: bit 0 any, bit 1 all.
   int sync_block(bool flag) { return sync(block_, threads_, flag); }
 
@@ -193,6 +195,9 @@ inline int __syncthreads_or(int flag) {
 inline int __syncthreads_and(int flag) {
   return bppsa::emulator::Device::get().sync_block(flag) >> 1;
 }
+inline void __syncwarp() { bppsa::emulator::Device::get().sync_warp(); }
+inline float __expf(float x) { return expf(x); }
+inline float __fdividef(float x, float y) { return x / y; }
 template <typename T>
 T __shfl_xor_sync(unsigned, T value, int distance) {
   return bppsa::emulator::Device::get().shuffle_xor(value, distance);
@@ -201,6 +206,10 @@ T __shfl_xor_sync(unsigned, T value, int distance) {
 namespace bppsa::cuda {
 
 inline void report_untrusted() { ++emulator::Device::get().untrusted; }
+
+// No clusters here: the launcher says so, and these are there to be compiled only.
+inline void store_in_cluster(float*, float, unsigned) {}
+inline void sync_cluster() {}
 
 inline unsigned char* shared_memory() { return emulator::Device::get().shared; }
 
@@ -233,7 +242,14 @@ class Launcher {
     }
   }
 
+  template <typename... Parameters, typename... Arguments>
+  void in_clusters(int, const char* name, void (*)(Parameters...), int64_t, int, size_t,
+                   const Arguments&...) {
+    throw std::runtime_error(std::string(name) + ": clusters are not emulated");
+  }
+
   size_t shared_limit = 227 * 1024;
+  bool clusters = false;
   int processors = 132;
   size_t scratch_limit = size_t{1} << 30;
   int64_t grid_limit = 2147483647;

@@ -34,6 +34,7 @@ class Launcher {
     stream_ = static_cast<cudaStream_t>(stream);
     shared_limit = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     processors = attribute(cudaDevAttrMultiProcessorCount, device);
+    clusters = attribute(cudaDevAttrClusterLaunch, device) != 0;
   }
 
   /// Uninitialised scratch of `count` numbers. It lives as long as the launcher; torch's allocator
@@ -66,8 +67,29 @@ class Launcher {
           " threads and ", shared, " bytes of shared memory");
   }
 
+  /// The same with `size` blocks, a cluster, for every task.
+  template <typename... Parameters, typename... Arguments>
+  void in_clusters(int size, const char* name, void (*kernel)(Parameters...), int64_t tasks,
+                   int threads, size_t shared, const Arguments&... arguments) {
+    if (tasks == 0) return;
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = size;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(std::min(tasks, kGridLimit / size) * size));
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream_;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...),
+          "launching kernel ", name, " in clusters of ", size);
+  }
+
   size_t shared_limit;                     // bytes of shared memory one block can have
   int processors;                          // streaming multiprocessors
+  bool clusters;                           // whether blocks can share a cluster
   size_t scratch_limit = size_t{1} << 30;  // bytes of products to hold at a time
 
  private:

@@ -19,6 +19,27 @@ __device__ __forceinline__ unsigned char* shared_memory() {
 // right only because products are walked around would otherwise hide a wrong product.
 __device__ __forceinline__ void report_untrusted() {}
 
+// Clusters of blocks: a store into the shared memory of block `rank`, at the place that `to` is in
+// this block's, and the barrier of all threads of the cluster. Never called before sm_90.
+__device__ __forceinline__ void store_in_cluster(float* to, float value, unsigned rank) {
+#if __CUDA_ARCH__ >= 900
+  const auto own = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  unsigned there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(own), "r"(rank));
+  asm volatile("st.shared::cluster.f32 [%0], %1;" : : "r"(there), "f"(value) : "memory");
+#else
+  __trap();
+#endif
+}
+__device__ __forceinline__ void sync_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
+#else
+  __trap();
+#endif
+}
+
 }  // namespace bppsa::cuda
 #else
 #include "emulator.h"

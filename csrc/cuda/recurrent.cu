@@ -1,0 +1,233 @@
+// bppsa::recurrent and bppsa::recurrent_backward on CUDA: checks, types and strides; the kernels
+// are in recurrent/.
+//
+//   T steps, B batch, I input, H state, G gates (rnn 1, gru 3, lstm 4)
+//   x (T, B, I), any strides of t and b; h0, c0 (B, H); w_ih (G * H, I), w_hh (G * H, H), biases
+//   (G * H), contiguous; one dtype, float32 or float64. output (T, B, H), h_n (B, H), c_n (B, H).
+//   kept: nothing for rnn, whose output is enough; for gru (T, B, 4 H), four numbers a unit side by
+//   side; for lstm (T, B, 5 H), its first 4 T B H numbers the same, the others the cell states.
+//
+// The schemas are in the CPU library; this one only adds the implementations.
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "recurrent/instances.cuh"
+
+namespace bppsa::cuda {
+namespace {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+using Maybe = std::optional<Tensor>;
+using Sizes = std::initializer_list<int64_t>;
+
+void check_contiguous(const Tensor& tensor, const char* name, const Tensor& like, Sizes sizes) {
+  bool same = tensor.dim() == static_cast<int64_t>(sizes.size()) && tensor.is_contiguous() &&
+              tensor.scalar_type() == like.scalar_type() && tensor.is_cuda() &&
+              tensor.get_device_index() == like.get_device_index();
+  int64_t d = 0;
+  for (int64_t n : sizes) same = same && tensor.size(d++) == n;
+  STD_TORCH_CHECK(same, "recurrent: ", name,
+                  ": wanted another shape, dtype or device, contiguous, on x's device");
+}
+
+void check_contiguous(const Maybe& tensor, const char* name, const Tensor& like, Sizes sizes) {
+  if (tensor.has_value()) check_contiguous(*tensor, name, like, sizes);
+}
+
+void check_inner(const Tensor& tensor, const char* name) {
+  STD_TORCH_CHECK(tensor.stride(2) == 1 || tensor.size(2) <= 1, "recurrent: ", name,
+                  ": wanted its last dimension contiguous, found a stride of ", tensor.stride(2));
+}
+
+Tensor empty_beside(const Tensor& like, Sizes sizes) {
+  return torch::stable::new_empty(like, torch::headeronly::IntHeaderOnlyArrayRef(sizes));
+}
+
+template <typename T>
+const T* data_of(const Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+template <typename T>
+const T* data_of(const Maybe& tensor) {
+  return tensor.has_value() ? data_of<T>(*tensor) : nullptr;
+}
+template <typename T>
+T* out_of(Tensor& tensor) {
+  return tensor.numel() > 0 ? static_cast<T*>(tensor.mutable_data_ptr()) : nullptr;
+}
+
+// The tensors that describe a layer, and what follows from their shapes.
+struct Layer {
+  const std::string& cell;
+  const Tensor& x;
+  const Maybe &h0, &c0;
+  const Tensor &w_ih, &w_hh;
+  const Maybe &b_ih, &b_hh;
+  int64_t T, B, I, H, gates;
+  bool lstm, keeps;
+
+  Layer(const std::string& cell, const Tensor& x, const Maybe& h0, const Maybe& c0,
+        const Tensor& w_ih, const Tensor& w_hh, const Maybe& b_ih, const Maybe& b_hh,
+        const Maybe& w_hr)
+      : cell(cell), x(x), h0(h0), c0(c0), w_ih(w_ih), w_hh(w_hh), b_ih(b_ih), b_hh(b_hh) {
+    lstm = cell == "lstm";
+    keeps = lstm || cell == "gru";
+    gates = lstm ? 4 : cell == "gru" ? 3 : 1;
+    STD_TORCH_CHECK(keeps || cell == "rnn_tanh" || cell == "rnn_relu", "recurrent: cell: found '",
+                    cell, "', wanted 'rnn_tanh', 'rnn_relu', 'gru' or 'lstm'");
+    STD_TORCH_CHECK(!w_hr.has_value(),
+                    "recurrent: w_hr: an LSTM with projections has no CUDA kernel here; leave it "
+                    "to PyTorch");
+    STD_TORCH_CHECK(x.is_cuda(), "recurrent: x: wanted a CUDA tensor");
+    STD_TORCH_CHECK(x.scalar_type() == ScalarType::Float || x.scalar_type() == ScalarType::Double,
+                    "recurrent: x: wanted float32 or float64");
+    STD_TORCH_CHECK(x.dim() == 3 && x.size(0) >= 1,
+                    "recurrent: x: wanted (T, B, I) with T >= 1, found ", x.dim(), " dimensions");
+    STD_TORCH_CHECK(w_hh.dim() == 2, "recurrent: w_hh: wanted (G * H, H), found ", w_hh.dim(),
+                    " dimensions");
+    check_inner(x, "x");
+    T = x.size(0), B = x.size(1), I = x.size(2), H = w_hh.size(1);
+    STD_TORCH_CHECK(H >= 1 && H <= kMostUnits, "recurrent: H must be in 1 … ", kMostUnits,
+                    ", found ", H);
+    STD_TORCH_CHECK(B <= ((int64_t{1} << 31) - 1) / T,
+                    "recurrent: T * B must be less than 2^31, found ", T, " * ", B);
+    check_contiguous(w_ih, "w_ih", x, {gates * H, I});
+    check_contiguous(w_hh, "w_hh", x, {gates * H, H});
+    check_contiguous(b_ih, "b_ih", x, {gates * H});
+    check_contiguous(b_hh, "b_hh", x, {gates * H});
+    check_contiguous(h0, "h0", x, {B, H});
+    check_contiguous(c0, "c0", x, {B, H});
+  }
+
+  int64_t kept_width() const { return lstm ? 5 * H : keeps ? 4 * H : 0; }
+
+  template <typename T_>
+  Inputs<T_> inputs() const {
+    return {data_of<T_>(x), x.stride(0), x.stride(1), B};
+  }
+
+  template <class Run>
+  void dispatch(Run run) const {
+    x.scalar_type() == ScalarType::Float ? with_cell<float>(cell, run)
+                                         : with_cell<double>(cell, run);
+  }
+};
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent_cuda(const std::string& cell, const Tensor& x,
+                                                          const Maybe& h0, const Maybe& c0,
+                                                          const Tensor& w_ih, const Tensor& w_hh,
+                                                          const Maybe& b_ih, const Maybe& b_hh,
+                                                          const Maybe& w_hr, bool reverse,
+                                                          int64_t keep, const std::string&) {
+  const Layer layer(cell, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr);
+  const int64_t T = layer.T, B = layer.B, H = layer.H;
+  STD_TORCH_CHECK(keep == 0 || keep == 2 || (keep == 1 && !layer.keeps),
+                  "recurrent: keep: on CUDA ", cell, " keeps nothing (0) or everything (2), found ",
+                  keep);
+  Launcher launch(x);
+  Tensor output = empty_beside(x, {T, B, H});
+  Tensor h_n = empty_beside(x, {B, H});
+  Tensor c_n = layer.lstm ? empty_beside(x, {B, H}) : empty_beside(x, {0});
+  Tensor kept = empty_beside(x, {T, B, keep == 0 ? 0 : layer.kept_width()});
+  layer.dispatch([&](auto zero) {
+    using Cell = decltype(zero);
+    using T_ = typename Cell::scalar_t;
+    T_* const numbers = out_of<T_>(kept);
+    ForwardView<T_> view{};
+    view.T_ = T, view.B = B, view.H = static_cast<int>(H), view.reverse = reverse;
+    view.w_ih = data_of<T_>(w_ih), view.w_hh = data_of<T_>(w_hh);
+    view.b_ih = data_of<T_>(b_ih), view.b_hh = data_of<T_>(b_hh);
+    view.h0 = data_of<T_>(h0), view.c0 = data_of<T_>(c0);
+    view.output = out_of<T_>(output), view.gates = reinterpret_cast<Quad<T_>*>(numbers);
+    view.c = layer.lstm && numbers ? numbers + 4 * T * B * H : nullptr;
+    view.h_n = out_of<T_>(h_n), view.c_n = out_of<T_>(c_n);
+    recurrent_forward<Cell>(view, layer.inputs<T_>(), layer.I, launch);
+  });
+  return {output, h_n, c_n, kept};
+}
+
+void check_algorithm(const std::string& algorithm, int64_t chunk, int64_t levels) {
+  STD_TORCH_CHECK(
+      algorithm == "linear" || (algorithm == "chunked" && chunk >= 1) ||
+          (algorithm == "blelloch" && levels >= 0 && levels < 63),
+      "recurrent_backward: algorithm must be linear, chunked with chunk >= 1 or blelloch with "
+      "levels in 0 … 62, found ",
+      algorithm, " with chunk ", chunk, " and levels ", levels);
+}
+
+using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+Gradients recurrent_backward_cuda(const std::string& cell, const Maybe& grad_output,
+                                  const Maybe& grad_h_n, const Maybe& grad_c_n,
+                                  const Tensor& output, const Tensor& kept, const Tensor& x,
+                                  const Maybe& h0, const Maybe& c0, const Tensor& w_ih,
+                                  const Tensor& w_hh, const Maybe& b_ih, const Maybe& b_hh,
+                                  const Maybe& w_hr, bool reverse, const std::string& algorithm,
+                                  int64_t chunk, int64_t levels, int64_t wanted) {
+  const Layer layer(cell, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr);
+  const int64_t T = layer.T, B = layer.B, I = layer.I, H = layer.H, rows = layer.gates * H;
+  check_algorithm(algorithm, chunk, levels);
+  check_contiguous(output, "output", x, {T, B, H});
+  check_contiguous(kept, "kept (of a forward with keep = 2)", x, {T, B, layer.kept_width()});
+  STD_TORCH_CHECK(reinterpret_cast<uintptr_t>(kept.const_data_ptr()) % 16 == 0,
+                  "recurrent_backward: kept: wanted the very tensor that the forward returned");
+  check_contiguous(grad_h_n, "grad_h_n", x, {B, H});
+  check_contiguous(grad_c_n, "grad_c_n", x, {B, H});
+  if (grad_output.has_value()) {
+    STD_TORCH_CHECK(grad_output->dim() == 3 && grad_output->size(0) == T &&
+                        grad_output->size(1) == B && grad_output->size(2) == H &&
+                        grad_output->scalar_type() == x.scalar_type() && grad_output->is_cuda() &&
+                        grad_output->get_device_index() == x.get_device_index(),
+                    "recurrent_backward: grad_output: wanted (", T, ", ", B, ", ", H,
+                    ") of x's dtype and device");
+    check_inner(*grad_output, "grad_output");
+  }
+
+  Launcher launch(x);
+  const auto when = [&](int bit, bool possible, Sizes sizes) {
+    return (wanted >> bit & 1) != 0 && possible ? empty_beside(x, sizes) : empty_beside(x, {0});
+  };
+  Tensor grad_x = when(0, true, {T, B, I}), grad_h0 = when(1, true, {B, H});
+  Tensor grad_c0 = when(2, layer.lstm, {B, H}), grad_w_ih = when(3, true, {rows, I});
+  Tensor grad_w_hh = when(4, true, {rows, H}), grad_b_ih = when(5, true, {rows});
+  Tensor grad_b_hh = when(6, true, {rows}), grad_w_hr = when(7, false, {0});
+  layer.dispatch([&](auto zero) {
+    using Cell = decltype(zero);
+    using T_ = typename Cell::scalar_t;
+    const T_* const numbers = layer.keeps ? data_of<T_>(kept) : nullptr;
+    BackwardView<T_> view{};
+    view.T_ = T, view.B = B, view.H = static_cast<int>(H), view.reverse = reverse;
+    view.tape = {data_of<T_>(output), reinterpret_cast<const Quad<T_>*>(numbers),
+                 layer.lstm ? numbers + 4 * T * B * H : nullptr, data_of<T_>(h0), data_of<T_>(c0)};
+    view.w_hh = data_of<T_>(w_hh);
+    view.grad_output = data_of<T_>(grad_output);
+    if (grad_output.has_value()) {
+      view.grad_step = grad_output->stride(0), view.grad_sample = grad_output->stride(1);
+    }
+    view.grad_h_n = data_of<T_>(grad_h_n);
+    view.grad_c_n = layer.lstm ? data_of<T_>(grad_c_n) : nullptr;
+    view.rows = launch.template allocate<T_>(T * B * Cell::kRows * H);
+    view.grad_h0 = out_of<T_>(grad_h0), view.grad_c0 = out_of<T_>(grad_c0);
+    const ParameterGradients<T_> parameters{out_of<T_>(grad_w_ih), out_of<T_>(grad_w_hh),
+                                            out_of<T_>(grad_b_ih), out_of<T_>(grad_b_hh)};
+    recurrent_backward<Cell>(view, algorithm, chunk, levels, layer.inputs<T_>(), I,
+                             data_of<T_>(w_ih), out_of<T_>(grad_x), parameters, launch);
+  });
+  return {grad_x, grad_h0, grad_c0, grad_w_ih, grad_w_hh, grad_b_ih, grad_b_hh, grad_w_hr};
+}
+
+}  // namespace
+}  // namespace bppsa::cuda
+
+STABLE_TORCH_LIBRARY_IMPL(bppsa, CUDA, m) {
+  m.impl("recurrent", TORCH_BOX(&bppsa::cuda::recurrent_cuda));
+  m.impl("recurrent_backward", TORCH_BOX(&bppsa::cuda::recurrent_backward_cuda));
+}

@@ -1,0 +1,189 @@
+#pragma once
+// The forward: one block walks the whole sequence of one sample, the recurrent matrix in its
+// registers, h in shared memory, one barrier a step.
+//
+// Invariant: before step i, `now` holds h_{i-1} and all threads know it; step i writes `next`,
+// which nobody reads before the barrier that ends the step. Both are padded with zeros.
+//
+// The input's part comes from memory several steps ahead: for one input number (kScalarInput) it is
+// x itself, and the product with w_ih is made here; otherwise it is the product, (T, B, G * H),
+// that a GEMM made of all steps at once.
+
+#include "cells.cuh"
+#include "weights.cuh"
+
+namespace bppsa::cuda {
+
+template <typename T>
+struct ForwardView {
+  int64_t T_, B;
+  int H;
+  bool reverse;
+  const T* input;  // x with its strides, or the product
+  int64_t input_step, input_sample;
+  const T *w_ih, *w_hh, *b_ih, *b_hh, *h0, *c0;
+  T* output;
+  Quad<T>* gates;  // null to keep nothing
+  T* c;
+  T *h_n, *c_n;
+};
+
+template <class Cell, bool kScalarInput>
+struct InputSide {
+  using T = typename Cell::scalar_t;
+  static constexpr int G = Cell::kGates;
+  static constexpr int kNumbers = kScalarInput ? 1 : G;
+  struct Raw {
+    T e[kNumbers];
+  };
+
+  T weight[G], bias[G], recurrent_bias[G];
+
+  BPPSA_DEVICE void load(const ForwardView<T>& view, int unit) {
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      const int row = g * view.H + unit;
+      weight[g] = kScalarInput ? view.w_ih[row] : T(1);
+      bias[g] = view.b_ih ? view.b_ih[row] : T(0);
+      recurrent_bias[g] = view.b_hh ? view.b_hh[row] : T(0);
+      if (Cell::folds(g)) bias[g] += recurrent_bias[g];
+    }
+  }
+  BPPSA_DEVICE static Raw fetch(const T* at, int H, int unit) {
+    Raw raw;
+#pragma unroll
+    for (int n = 0; n < kNumbers; ++n) raw.e[n] = kScalarInput ? at[0] : at[n * H + unit];
+    return raw;
+  }
+  /// What the recurrent sums start from, and the input's part where it is kept apart.
+  BPPSA_DEVICE void start(const Raw& raw, T (&sum)[G], T (&input)[G]) const {
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      input[g] = weight[g] * raw.e[kScalarInput ? 0 : g] + bias[g];
+      sum[g] = Cell::folds(g) ? input[g] : recurrent_bias[g];
+    }
+  }
+};
+
+template <class Cell, class Shape, bool kScalarInput>
+__global__ void __launch_bounds__(Shape::kThreads)
+    recurrent_forward_kernel(ForwardView<typename Cell::scalar_t> view, int staged) {
+  using T = typename Cell::scalar_t;
+  constexpr int G = Cell::kGates, kAhead = Shape::kAhead, kPasses = Shape::kPasses;
+  using Side = InputSide<Cell, kScalarInput>;
+  const int H = view.H, pitch = padded<T, Shape>(H);
+  const int passes = kPasses == 1 ? 1 : ceil_div(H, static_cast<int>(blockDim.x) / Shape::kSplit);
+  T* const shared = reinterpret_cast<T*>(shared_memory());
+  const Weights<T, G, Shape> weights(view.w_hh, H, false,
+                                     reinterpret_cast<Pack<T>*>(shared + 2 * pitch), staged);
+
+  int unit[kPasses];  // a thread without a unit shadows the last one, and writes nothing
+  bool exists[kPasses];
+  Side side[kPasses];
+#pragma unroll 1
+  for (int p = 0; p < kPasses; ++p) {
+    exists[p] = unit_of<Shape>(p) < H;
+    unit[p] = smaller(unit_of<Shape>(p), H - 1);
+    if (p < passes) side[p].load(view, unit[p]);
+  }
+
+  for (int64_t b = blockIdx.x / Shape::kBlocks; b < view.B; b += gridDim.x / Shape::kBlocks) {
+    for (int k = threadIdx.x; k < pitch; k += blockDim.x) {
+      shared[k] = k < H && view.h0 ? view.h0[b * H + k] : T(0);
+      shared[pitch + k] = 0;
+    }
+    UnitState<T> state[kPasses];
+#pragma unroll 1
+    for (int p = 0; p < kPasses; ++p) {
+      state[p] = {view.h0 ? view.h0[b * H + unit[p]] : T(0),
+                  Cell::kStates == 2 && view.c0 ? view.c0[b * H + unit[p]] : T(0)};
+    }
+    const int64_t start = view.reverse ? view.T_ - 1 : 0;
+    const int64_t input_step = view.reverse ? -view.input_step : view.input_step;
+    const int64_t row_step = view.reverse ? -view.B * H : view.B * H;
+    const T* input = view.input + start * view.input_step + b * view.input_sample;
+    const int64_t row = (start * view.B + b) * H;
+    T* output = view.output + row;
+    Quad<T>* gates = view.gates ? view.gates + row : nullptr;
+    T* c = view.c ? view.c + row : nullptr;
+    int ahead = static_cast<int>(view.T_);  // steps not yet fetched
+    typename Side::Raw ring[kAhead][kPasses];
+    const auto fetch = [&](bool inside, typename Side::Raw(&slot)[kPasses]) {
+      if (inside || ahead > 0) {
+#pragma unroll 1
+        for (int p = 0; p < kPasses; ++p) slot[p] = Side::fetch(input, H, unit[p]);
+      }
+      input += input_step;
+      --ahead;
+    };
+#pragma unroll
+    for (int slot = 0; slot < kAhead; ++slot) fetch(false, ring[slot]);
+    sync_units<Shape>();
+
+    const auto step = [&](bool inside, int slot) {
+      const T* const now = shared + slot % 2 * pitch;
+      T* const next = shared + (slot + 1) % 2 * pitch;
+      typename Side::Raw raw[kPasses];
+#pragma unroll 1
+      for (int p = 0; p < kPasses; ++p) raw[p] = ring[slot][p];
+      fetch(inside, ring[slot]);
+#pragma unroll 1
+      for (int p = 0; p < kPasses; ++p) {
+        if (p >= passes) break;
+        T sum[G], own_input[G];
+        side[p].start(raw[p], sum, own_input);
+        weights.each(now, unit[p], sum);
+        Quad<T> kept;
+        state[p] = Cell::step(sum, own_input, state[p], kept);
+        if (exists[p]) share_unit<Shape>(next + unit[p], state[p].h);
+        if (exists[p] && writes_unit<Shape>()) {
+          output[unit[p]] = state[p].h;
+          if (Cell::kKeeps && gates) gates[unit[p]] = kept;
+          if (Cell::kStates == 2 && c) c[unit[p]] = state[p].c;
+        }
+      }
+      output += row_step;
+      if (Cell::kKeeps && gates) gates += row_step;
+      if (Cell::kStates == 2 && c) c += row_step;
+      sync_units<Shape>();
+    };
+    // Rounds of kAhead steps, unrolled, so that every slot of the ring is a fixed set of registers;
+    // as long as all that a round fetches is inside, nothing is tested.
+    int left = static_cast<int>(view.T_);
+    for (; left >= 2 * kAhead; left -= kAhead) {
+#pragma unroll
+      for (int slot = 0; slot < kAhead; ++slot) step(true, slot);
+    }
+    while (left > 0) {
+#pragma unroll
+      for (int slot = 0; slot < kAhead; ++slot) {
+        if (left == 0) break;
+        step(false, slot);
+        --left;
+      }
+    }
+#pragma unroll 1
+    for (int p = 0; p < kPasses; ++p) {
+      if (p >= passes || !exists[p] || !writes_unit<Shape>()) continue;
+      view.h_n[b * H + unit[p]] = state[p].h;
+      if (Cell::kStates == 2) view.c_n[b * H + unit[p]] = state[p].c;
+    }
+    sync_units<Shape>();  // the next sample reuses the shared memory
+  }
+}
+
+template <class Cell, bool kScalarInput>
+void walk_forward(const ForwardView<typename Cell::scalar_t>& view, Launcher& launch) {
+  using T = typename Cell::scalar_t;
+  with_unit_shape<T, Cell::kGates>(view.H, launch, [&](auto shape) {
+    using Shape = decltype(shape);
+    const size_t vectors = 2 * padded<T, Shape>(view.H) * sizeof(T);
+    const int staged = staged_pieces<T, Cell::kGates, Shape>(view.H, vectors, launch.shared_limit);
+    launch_units<Shape>(launch, "forward", recurrent_forward_kernel<Cell, Shape, kScalarInput>,
+                        view.B, unit_threads<Shape>(view.H),
+                        vectors + staged_bytes<T, Cell::kGates, Shape>(view.H, staged), view,
+                        staged);
+  });
+}
+
+}  // namespace bppsa::cuda

@@ -1,0 +1,128 @@
+#pragma once
+// C[m][n] = Σ_k A(k, m) B(k, n) in IEEE arithmetic, whatever torch's TF32 setting is, with the sum
+// over k cut into `splits` parts where m and n alone make too few blocks: each part is handed to
+// the store with its number, and adding them up is the store's reader's affair (no atomics: the
+// same bits every time).
+//
+// A, B and the store are plain structs:
+//   T operator()(int64_t k, int64_t m) const;   static constexpr bool kAlongK: k is contiguous
+//   void operator()(int split, int64_t m, int64_t n, T value) const
+//
+// A block makes a tile of kSide x kSide results, a thread 4 x 4 of them.
+
+#include "../chain.cuh"
+
+namespace bppsa::cuda {
+
+constexpr int kGemmDepth = 16, kGemmEach = 4;
+
+template <typename T, int kSide, class Load>
+struct GemmStage {
+  static constexpr int kThreads = (kSide / kGemmEach) * (kSide / kGemmEach);
+  static constexpr int kTurns = kGemmDepth * kSide / kThreads;
+  static constexpr int kPitch = kSide + 4;  // whole 16-byte rows, and banks that differ
+
+  BPPSA_DEVICE static int depth(int turn) {
+    const int e = turn * kThreads + threadIdx.x;
+    return Load::kAlongK ? e % kGemmDepth : e / kSide;
+  }
+  BPPSA_DEVICE static int place(int turn) {
+    const int e = turn * kThreads + threadIdx.x;
+    return Load::kAlongK ? e / kGemmDepth : e % kSide;
+  }
+  BPPSA_DEVICE static void fetch(const Load& load, int64_t k, int64_t end, int64_t first,
+                                 int64_t size, T (&held)[kTurns]) {
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int64_t d = k + depth(turn), p = first + place(turn);
+      held[turn] = d < end && p < size ? load(d, p) : T(0);
+    }
+  }
+  BPPSA_DEVICE static void store(const T (&held)[kTurns], T (*stage)[kPitch]) {
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) stage[depth(turn)][place(turn)] = held[turn];
+  }
+};
+
+template <typename T, int kSide, class A, class B, class Store>
+__global__ void __launch_bounds__((kSide / kGemmEach) * (kSide / kGemmEach))
+    gemm_kernel(A a, B b, Store store, int64_t M, int64_t N, int64_t K, int64_t splits) {
+  using StageA = GemmStage<T, kSide, A>;
+  using StageB = GemmStage<T, kSide, B>;
+  constexpr int kAcross = kSide / kGemmEach;
+  T(*stage_a)[StageA::kPitch] = reinterpret_cast<T(*)[StageA::kPitch]>(shared_memory());
+  T(*stage_b)[StageB::kPitch] = stage_a + kGemmDepth;
+  const int64_t tiles_m = ceil_div<int64_t>(M, kSide), tiles_n = ceil_div<int64_t>(N, kSide);
+  const int64_t share = round_up<int64_t>(ceil_div(K, splits), kGemmDepth);
+  const int row = threadIdx.x / kAcross * kGemmEach, column = threadIdx.x % kAcross * kGemmEach;
+  for (int64_t task = blockIdx.x; task < tiles_m * tiles_n * splits; task += gridDim.x) {
+    const int64_t m0 = task % tiles_m * kSide, n0 = task / tiles_m % tiles_n * kSide;
+    const int64_t split = task / tiles_m / tiles_n;
+    const int64_t begin = split * share, end = smaller(begin + share, K);
+    T sum[kGemmEach][kGemmEach] = {};
+    T held_a[StageA::kTurns], held_b[StageB::kTurns];
+    StageA::fetch(a, begin, end, m0, M, held_a);
+    StageB::fetch(b, begin, end, n0, N, held_b);
+    for (int64_t k = begin; k < end; k += kGemmDepth) {
+      __syncthreads();  // the stage before has been read
+      StageA::store(held_a, stage_a);
+      StageB::store(held_b, stage_b);
+      __syncthreads();
+      StageA::fetch(a, k + kGemmDepth, end, m0, M, held_a);
+      StageB::fetch(b, k + kGemmDepth, end, n0, N, held_b);
+#pragma unroll
+      for (int d = 0; d < kGemmDepth; ++d) {
+#pragma unroll
+        for (int i = 0; i < kGemmEach; ++i) {
+#pragma unroll
+          for (int j = 0; j < kGemmEach; ++j) {
+            sum[i][j] += stage_a[d][row + i] * stage_b[d][column + j];
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kGemmEach; ++i) {
+#pragma unroll
+      for (int j = 0; j < kGemmEach; ++j) {
+        if (m0 + row + i < M && n0 + column + j < N) {
+          store(split, m0 + row + i, n0 + column + j, sum[i][j]);
+        }
+      }
+    }
+    __syncthreads();  // the next task reuses the shared memory
+  }
+}
+
+/// How many parts of at least `least` steps the sum is cut into, to give the device `blocks`
+/// blocks.
+inline int64_t gemm_splits(int64_t tiles, int64_t K, int64_t least, int64_t blocks) {
+  const int64_t wanted = ceil_div(blocks, tiles), most = ceil_div(K, least);
+  return wanted < most ? wanted : most;
+}
+
+constexpr int kSmallSide = 32, kLargeSide = 64;
+
+inline int gemm_side(int64_t M, int64_t N) {
+  return smaller(M, N) <= kSmallSide ? kSmallSide : kLargeSide;
+}
+
+inline int64_t gemm_tiles(int64_t M, int64_t N) {
+  const int64_t side = gemm_side(M, N);
+  return ceil_div(M, side) * ceil_div(N, side);
+}
+
+template <typename T, class A, class B, class Store>
+void gemm(const A& a, const B& b, const Store& store, int64_t M, int64_t N, int64_t K,
+          int64_t splits, Launcher& launch) {
+  const auto with = [&](auto side) {
+    constexpr int kSide = decltype(side)::value;
+    launch("gemm", gemm_kernel<T, kSide, A, B, Store>, gemm_tiles(M, N) * splits,
+           (kSide / kGemmEach) * (kSide / kGemmEach), 2 * kGemmDepth * (kSide + 4) * sizeof(T), a,
+           b, store, M, N, K, splits);
+  };
+  gemm_side(M, N) == kSmallSide ? with(std::integral_constant<int, kSmallSide>{})
+                                : with(std::integral_constant<int, kLargeSide>{});
+}
+
+}  // namespace bppsa::cuda

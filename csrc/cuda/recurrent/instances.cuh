@@ -1,0 +1,31 @@
+#pragma once
+// The recurrent chains of every cell and type, compiled in the recurrent_<cell>.cu files, so that
+// they can be compiled side by side.
+
+#include "recurrent.cuh"
+
+#define BPPSA_RECURRENT_INSTANCE(PREFIX, CELL)                                                     \
+  PREFIX template void recurrent_forward<CELL>(ForwardView<CELL::scalar_t>,                        \
+                                               const Inputs<CELL::scalar_t>&, int64_t, Launcher&); \
+  PREFIX template void recurrent_backward<CELL>(                                                   \
+      const BackwardView<CELL::scalar_t>&, const std::string&, int64_t, int64_t,                   \
+      const Inputs<CELL::scalar_t>&, int64_t, const CELL::scalar_t*, CELL::scalar_t*,              \
+      const ParameterGradients<CELL::scalar_t>&, Launcher&);
+
+namespace bppsa::cuda {
+
+template <typename T>
+using RnnTanh = RnnCell<T, Phi::tanh>;
+template <typename T>
+using RnnRelu = RnnCell<T, Phi::relu>;
+
+BPPSA_RECURRENT_INSTANCE(extern, RnnTanh<float>)
+BPPSA_RECURRENT_INSTANCE(extern, RnnTanh<double>)
+BPPSA_RECURRENT_INSTANCE(extern, RnnRelu<float>)
+BPPSA_RECURRENT_INSTANCE(extern, RnnRelu<double>)
+BPPSA_RECURRENT_INSTANCE(extern, GruCell<float>)
+BPPSA_RECURRENT_INSTANCE(extern, GruCell<double>)
+BPPSA_RECURRENT_INSTANCE(extern, LstmCell<float>)
+BPPSA_RECURRENT_INSTANCE(extern, LstmCell<double>)
+
+}  // namespace bppsa::cuda

@@ -1,0 +1,139 @@
+#pragma once
+// How a block lies over the recurrent matrix of one sample.
+//
+// A thread owns one hidden unit j (kPasses of them, where H is large), or the slice s of it:
+// kSplit neighbouring lanes share a unit and add up by shuffles. Slice s covers the numbers
+//   k = (i * kSplit + s) * kVec + e,   i = 0, 1, …,  e < kVec = 16 bytes / sizeof(T),
+// of the vector that the matrix multiplies: 16-byte reads of shared memory without bank conflicts.
+// The weights of the first kHeld of these pieces stay in registers for the whole sequence, those of
+// the pieces after them in shared memory as far as they fit; what is left, if anything, is read
+// again in every step.
+//
+// Where even these do not hold the matrix, kBlocks blocks of a cluster share one sample: each owns
+// its part of the units, lane s of a unit hands the unit's number to block s, and the barrier that
+// ends a step is the cluster's.
+
+#include "../chain.cuh"
+
+namespace bppsa::cuda {
+
+template <int split, int held, bool whole, int threads, int passes, int ahead, int blocks = 1>
+struct UnitShape {
+  static constexpr int kBlocks = blocks;
+  static_assert(blocks == 1 || (blocks == split && passes == 1), "a lane for each block");
+  static constexpr bool kWhole = whole;  // nothing is left
+  static constexpr int kSplit = split, kHeld = held, kThreads = threads, kPasses = passes;
+  static constexpr int kAhead = ahead;  // steps whose inputs are in flight
+  static constexpr bool kOneWarp = threads == 32;
+  static constexpr int kUnits = threads / split;  // of one pass
+  static_assert(ahead % 2 == 0, "two panes of shared memory take turns");
+};
+
+template <typename T>
+constexpr int kVec = 16 / sizeof(T);
+
+template <typename T>
+struct alignas(16) Pack {
+  T e[kVec<T>];
+};
+
+/// The length of a vector in shared memory: whole pieces.
+template <typename T, class Shape>
+BPPSA_BOTH int padded(int H) {
+  constexpr int piece = Shape::kSplit * kVec<T>;
+  if (Shape::kWhole || Shape::kHeld * piece >= H) return Shape::kHeld * piece;
+  return round_up(H, piece);
+}
+
+/// Threads of a block for H units: no more warps than have work.
+template <class Shape>
+int unit_threads(int H) {
+  return smaller(Shape::kThreads, round_up(H * Shape::kSplit, 32));
+}
+
+/// Pieces of a thread's weights that go to shared memory, of which `taken` bytes are taken.
+template <typename T, int G, class Shape>
+int staged_pieces(int H, size_t taken, size_t shared_limit) {
+  if (Shape::kWhole || Shape::kPasses > 1 || Shape::kHeld == 0) return 0;
+  const int left = padded<T, Shape>(H) / (Shape::kSplit * kVec<T>)-Shape::kHeld;
+  const size_t piece = size_t(unit_threads<Shape>(H)) * G * sizeof(Pack<T>);
+  const size_t most = taken < shared_limit ? (shared_limit - taken) / piece : 0;
+  return static_cast<int>(smaller(most, static_cast<size_t>(left)));
+}
+
+template <typename T, int G, class Shape>
+size_t staged_bytes(int H, int pieces) {
+  return size_t(unit_threads<Shape>(H)) * G * pieces * sizeof(Pack<T>);
+}
+
+constexpr int kMostUnits = 4096;
+
+/// Calls run(shape) with the shape for H units of G gates.
+template <typename T, int G, class Run>
+void with_unit_shape(int H, const Launcher& launch, Run run) {
+  if constexpr (sizeof(T) == 4) {
+    if (H <= 8) return run(UnitShape<1, 2, true, 32, 1, 8>{});
+    if (H <= 20) return run(UnitShape<1, 5, true, 32, 1, 8>{});
+    if (H <= 32) return run(UnitShape<1, 8, true, 32, 1, 8>{});
+    if (H <= 64) return run(UnitShape<4, 4, true, 256, 1, 4>{});
+    // 512 threads have 128 registers each: three or four gates do not fit all 32 weights.
+    if (H <= 128) return run(UnitShape<4, G == 1 ? 8 : G == 3 ? 6 : 4, G == 1, 512, 1, 2>{});
+    if constexpr (G == 1) {
+      if (H <= 256) return run(UnitShape<2, 16, false, 512, 1, 2>{});
+    } else {
+      if (H <= 256 && launch.clusters) return run(UnitShape<8, 8, true, 256, 1, 2, 8>{});
+    }
+  } else {
+    if (H <= 32) return run(UnitShape<4, 4, true, 128, 1, 4>{});
+  }
+  if (H <= 512) return run(UnitShape<4, 0, false, 512, 4, 2>{});
+  run(UnitShape<4, 0, false, 512, kMostUnits / 128, 2>{});
+}
+
+/// Launches a kernel with kBlocks blocks for every task.
+template <class Shape, class Kernel, typename... Arguments>
+void launch_units(Launcher& launch, const char* name, Kernel kernel, int64_t tasks, int threads,
+                  size_t shared, const Arguments&... arguments) {
+  if constexpr (Shape::kBlocks > 1) {
+    launch.in_clusters(Shape::kBlocks, name, kernel, tasks, threads, shared, arguments...);
+  } else {
+    launch(name, kernel, tasks, threads, shared, arguments...);
+  }
+}
+
+/// This thread's unit of a pass; it can be past the last one.
+template <class Shape>
+BPPSA_DEVICE int unit_of(int pass) {
+  const int units = blockDim.x / Shape::kSplit;
+  const int block = Shape::kBlocks == 1 ? 0 : blockIdx.x % Shape::kBlocks;
+  return (pass * Shape::kBlocks + block) * units + threadIdx.x / Shape::kSplit;
+}
+
+/// Of the lanes of a unit, the one that writes it.
+template <class Shape>
+BPPSA_DEVICE bool writes_unit() {
+  return threadIdx.x % Shape::kSplit == 0;
+}
+
+/// Hands a unit's number, known to all its lanes, to all blocks that need it. `to` is a place in
+/// this block's shared memory.
+template <class Shape, typename T>
+BPPSA_DEVICE void share_unit(T* to, T value) {
+  if constexpr (Shape::kBlocks == 1) {
+    if (writes_unit<Shape>()) *to = value;
+  } else {
+    store_in_cluster(to, value, threadIdx.x % Shape::kSplit);
+  }
+}
+
+/// Ends a step: what was shared before it is known after it, to all who share.
+template <class Shape>
+BPPSA_DEVICE void sync_units() {
+  if constexpr (Shape::kBlocks > 1) {
+    sync_cluster();
+  } else {
+    Shape::kOneWarp ? __syncwarp() : __syncthreads();
+  }
+}
+
+}  // namespace bppsa::cuda

@@ -1,0 +1,171 @@
+#pragma once
+// The backward walk: steps last-1 … first of one sample, one after the other, by one block.
+//
+//   g_i     the gradient of the state after step i, with everything that reaches it directly
+//   g_{i-1} = w_hhᵀ p_i + past_i + u_{i-1},   (p_i, past_i) = pull(g_i)
+//
+// g stays in the registers of the threads that own its units; what they exchange is p, in shared
+// memory, two panes of it in turn, so that one barrier a step is enough. What a step needs from
+// memory is independent of g and fetched kAhead steps before.
+
+#include "cells.cuh"
+#include "weights.cuh"
+
+namespace bppsa::cuda {
+
+template <typename T>
+struct BackwardView {
+  int64_t T_, B;
+  int H;
+  bool reverse;
+  Tape<T> tape;
+  const T* w_hh;
+  const T* grad_output;  // u, null for zeros; strides of t and b
+  int64_t grad_step, grad_sample;
+  const T *grad_h_n, *grad_c_n;  // (B, H), null for zeros
+  T* rows;                       // (T, B, kRows, H): gate gradients
+  T *grad_h0, *grad_c0;          // (B, H), null if not wanted
+
+  BPPSA_BOTH int64_t time(int64_t i) const { return reverse ? T_ - 1 - i : i; }
+  /// The place of unit 0 of sample b at chain step i, and the distance to the step before.
+  BPPSA_BOTH int64_t row(int64_t i, int64_t b) const { return (time(i) * B + b) * H; }
+  BPPSA_BOTH int64_t row_step() const { return reverse ? -B * H : B * H; }
+
+  BPPSA_DEVICE T direct(int64_t i, int64_t b, int unit) const {
+    return grad_output ? grad_output[time(i) * grad_step + b * grad_sample + unit] : T(0);
+  }
+  /// State `s` of `unit` at the end of the chain.
+  BPPSA_DEVICE T last(int s, int64_t b, int unit) const {
+    const T* from = s == 0 ? grad_h_n : grad_c_n;
+    const T own = from ? from[b * H + unit] : T(0);
+    return s == 0 ? own + direct(T_ - 1, b, unit) : own;
+  }
+  /// The gradient of the initial state.
+  template <int S>
+  BPPSA_DEVICE void finish(int64_t b, int unit, const T (&g)[S]) const {
+    if (grad_h0) grad_h0[b * H + unit] = g[0];
+    if (S == 2 && grad_c0) grad_c0[b * H + unit] = g[S - 1];
+  }
+};
+
+// What each step needs from memory, fetched from the end of the chain to its beginning. Pointers
+// move, so that an address costs an addition.
+template <class Cell>
+struct Feed {
+  using T = typename Cell::scalar_t;
+  struct Item {
+    typename Cell::Raw raw;
+    T direct;  // u_{i-1}
+  };
+
+  int64_t i, row_step, direct_step;
+  Tape<T> tape;  // at step i, sample b, unit 0
+  bool has_direct;
+  const T* direct;  // u_{i-1} there
+
+  BPPSA_DEVICE Feed(const BackwardView<T>& view, int64_t b, int64_t last)
+      : i(last - 1),
+        row_step(view.row_step()),
+        direct_step(view.reverse ? -view.grad_step : view.grad_step),
+        tape(view.tape.from(view.row(i, b), b * view.H)),
+        has_direct(view.grad_output != nullptr),
+        direct(view.grad_output + view.time(i) * view.grad_step + b * view.grad_sample -
+               direct_step) {}
+
+  /// inside: this is known not to be the first step of the chain.
+  BPPSA_DEVICE Item fetch(bool inside, int unit) const {
+    const bool start = !inside && i == 0;
+    Item item{Cell::read(tape, unit, start, unit - row_step), T(0)};
+    if (has_direct && !start) item.direct = direct[unit];
+    return item;
+  }
+  BPPSA_DEVICE void step_back() {
+    --i;
+    tape.move(-row_step);
+    direct -= direct_step;
+  }
+};
+
+/// Walks steps last-1 … first of sample b from g (of this thread's units, in registers) to the g
+/// before step `first`, and writes the gate gradients where kPublish. `panes` is shared memory for
+/// 2 * kGates vectors, their padding zero. All threads of the block must call it; it ends with a
+/// barrier.
+template <class Cell, class Shape, bool kPublish>
+BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
+                            const Weights<typename Cell::scalar_t, Cell::kGates, Shape>& weights,
+                            int64_t b, int64_t last, int64_t first,
+                            typename Cell::scalar_t (&g)[Shape::kPasses][Cell::kStates],
+                            typename Cell::scalar_t* panes) {
+  using T = typename Cell::scalar_t;
+  constexpr int G = Cell::kGates, kAhead = Shape::kAhead, kPasses = Shape::kPasses;
+  const int H = view.H, pitch = padded<T, Shape>(H);
+  const int passes = kPasses == 1 ? 1 : ceil_div(H, static_cast<int>(blockDim.x) / Shape::kSplit);
+  // A thread without a unit shadows the last one, and writes nothing.
+  const auto unit = [&](int p) { return smaller(unit_of<Shape>(p), H - 1); };
+
+  Feed<Cell> feed(view, b, last);
+  typename Feed<Cell>::Item ring[kAhead][kPasses];
+  const auto fetch = [&](bool inside, typename Feed<Cell>::Item(&slot)[kPasses]) {
+    if (inside || feed.i >= first) {
+#pragma unroll 1
+      for (int p = 0; p < kPasses; ++p) {
+        if (p < passes) slot[p] = feed.fetch(inside, unit(p));
+      }
+    }
+    feed.step_back();
+  };
+#pragma unroll
+  for (int slot = 0; slot < kAhead; ++slot) fetch(false, ring[slot]);
+
+  T* row = view.rows + view.row(last - 1, b) * Cell::kRows;
+  const int64_t row_back = -feed.row_step * Cell::kRows;
+  const auto step = [&](bool inside, int slot) {
+    T* const pane = panes + slot % 2 * (G * pitch);
+    T past[kPasses][Cell::kStates], direct[kPasses];
+#pragma unroll 1
+    for (int p = 0; p < kPasses; ++p) {
+      if (p >= passes) break;
+      const auto factors = Cell::factors(ring[slot][p].raw);
+      T gates[G];
+      Cell::pull(factors, g[p], gates, past[p]);
+      direct[p] = ring[slot][p].direct;
+      if (unit_of<Shape>(p) < H) {
+#pragma unroll
+        for (int k = 0; k < G; ++k) share_unit<Shape>(pane + k * pitch + unit(p), gates[k]);
+        if (kPublish && writes_unit<Shape>()) {
+          T published[Cell::kRows];
+          Cell::rows(factors, g[p], gates, published);
+#pragma unroll
+          for (int k = 0; k < Cell::kRows; ++k) row[k * H + unit(p)] = published[k];
+        }
+      }
+    }
+    row += row_back;
+    sync_units<Shape>();
+    fetch(inside, ring[slot]);
+#pragma unroll 1
+    for (int p = 0; p < kPasses; ++p) {
+      if (p >= passes) break;
+      g[p][0] = weights.all(pane, pitch, unit(p)) + (past[p][0] + direct[p]);
+      if constexpr (Cell::kStates == 2) g[p][1] = past[p][1];
+    }
+  };
+  // Rounds of kAhead steps, unrolled, so that every slot of the ring is a fixed set of registers;
+  // as long as all that a round fetches is inside, nothing is tested.
+  int left = static_cast<int>(last - first);
+  for (; left > 2 * kAhead; left -= kAhead) {
+#pragma unroll
+    for (int slot = 0; slot < kAhead; ++slot) step(true, slot);
+  }
+  while (left > 0) {
+#pragma unroll
+    for (int slot = 0; slot < kAhead; ++slot) {
+      if (left == 0) break;
+      step(false, slot);
+      --left;
+    }
+  }
+  sync_units<Shape>();
+}
+
+}  // namespace bppsa::cuda

@@ -1,0 +1,10 @@
+// Kernels of the cell gru.
+
+#include "recurrent/instances.cuh"
+
+namespace bppsa::cuda {
+
+BPPSA_RECURRENT_INSTANCE(, GruCell<float>)
+BPPSA_RECURRENT_INSTANCE(, GruCell<double>)
+
+}  // namespace bppsa::cuda

@@ -1,0 +1,10 @@
+// Kernels of the cell lstm.
+
+#include "recurrent/instances.cuh"
+
+namespace bppsa::cuda {
+
+BPPSA_RECURRENT_INSTANCE(, LstmCell<float>)
+BPPSA_RECURRENT_INSTANCE(, LstmCell<double>)
+
+}  // namespace bppsa::cuda
