@@ -214,15 +214,18 @@ def check_algorithm(algorithm: str, levels: int | None, T: int | None = None) ->
         raise ValueError(f"levels: found {levels}, wanted {wanted}")
 
 
-def keep(cell: str, T: int, B: int, H: int) -> int:
+def keep(cell: str, T: int, B: int, H: int, device: torch.device) -> int:
     """How much the forward of a recurrent layer keeps for its backward.
+
+    Computing the gates again costs time and saves memory: worth it where they would take much, and
+    the cell is small. (The CUDA kernels cannot.)
 
     Returns:
         2: all gates (4 T B H numbers of a GRU, 5 of an LSTM), or 1: only what they can be computed
         from again (nothing beside the output, an LSTM's T B H cells).
     """
     numbers = {"gru": 4, "lstm": 5}.get(cell, 0) * T * B * H
-    return 1 if numbers > 1 << 24 and H <= 64 else 2
+    return 1 if numbers > 1 << 24 and H <= 64 and device.type != "cuda" else 2
 
 
 def hand_over(

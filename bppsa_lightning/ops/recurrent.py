@@ -148,7 +148,7 @@ def _layer(
     differentiated = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in tensors
     )
-    keep = planner.keep(cell, x.shape[0], x.shape[1], w_hh.shape[1]) if differentiated else 0
+    keep = planner.keep(cell, *x.shape[:2], w_hh.shape[1], x.device) if differentiated else 0
     if x.stride(-1) != 1 and x.shape[-1] > 1:
         x = x.contiguous()
     arguments = (
