@@ -52,7 +52,8 @@ class Machine:
 
     Attributes:
         workers: cores or multiprocessors that work side by side.
-        multiply_adds: a second and worker, on operands in cache, float32.
+        multiply_adds: a second and worker, of a matrix-vector step, float32.
+        composing: likewise of a product of Jacobians.
         step: seconds of one dependent matrix-vector step beside its multiply-adds.
         product: likewise of one product of a Jacobian with the product so far.
         task: seconds to set up one parallel task.
@@ -62,6 +63,7 @@ class Machine:
 
     workers: int
     multiply_adds: float
+    composing: float
     step: float
     product: float
     task: float
@@ -81,11 +83,11 @@ def machine(device: torch.device) -> Machine:
     The CPU's constants fit measurements of the RNN cell on two cores to a factor of about two. A
     dense chain whose Jacobians exceed the caches takes up to ten times the estimate (memory traffic
     is not in the model); linear was the fastest in all sizes measured, as estimated. CUDA's
-    constants are reasoned, not measured.
+    constants fit the dense scan on an H200 (experiments/records/h200_dense_scan.json).
     """
     if device.type == "cuda":
-        return Machine(_workers(device), 50e9, 1e-6, 2e-6, 0.0, 5e-6, groups=False)
-    return Machine(_workers(device), 25e9, 20e-9, 40e-9, 50e-9, 4e-6, groups=True)
+        return Machine(_workers(device), 6e9, 35e9, 0.22e-6, 0.25e-6, 0.0, 5e-6, groups=False)
+    return Machine(_workers(device), 25e9, 25e9, 20e-9, 40e-9, 50e-9, 4e-6, groups=True)
 
 
 def max_levels(T: int) -> int:
@@ -104,7 +106,7 @@ def estimate(plan: Plan, T: int, B: int, H: int, on: Machine) -> float:
         return phase(tasks, steps * (on.step + side_by_side * work))
 
     def compose(pieces: float, steps: float) -> float:
-        return phase(pieces * B, steps * (on.product + (H + 1) * work))
+        return phase(pieces * B, steps * (on.product + (H + 1) * H * H / on.composing))
 
     def phase(tasks: float, seconds: float) -> float:
         return on.barrier + math.ceil(tasks / on.workers) * (on.task + seconds) if tasks else 0.0
@@ -229,9 +231,25 @@ def keep(cell: str, T: int, B: int, H: int, device: torch.device) -> int:
 
 
 def hand_over(
-    cell: str, T: int, B: int, H: int, I: int, layers: int, training: bool
+    cell: str,
+    T: int,
+    B: int,
+    H: int,
+    I: int,
+    layers: int,
+    training: bool,
+    device: torch.device,
 ) -> str | None:
-    """Why PyTorch's own kernel is the faster one for a layer, or None."""
+    """Why a recurrent module's call is better left to PyTorch's own kernels, or None.
+
+    Args:
+        cell: "rnn_tanh", "rnn_relu", "gru" or "lstm".
+        T: steps. B: samples. H: hidden size. I: input size. layers: times directions.
+        training: whether a backward may follow.
+        device: where it runs.
+    """
+    if device.type == "cuda":
+        return "the CUDA kernels of the recurrent cells are not measured against cuDNN yet"
     return None
 
 

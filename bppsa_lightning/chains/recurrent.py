@@ -87,7 +87,14 @@ class RecurrentChain(Chain):
         data = input.data if isinstance(input, PackedSequence) else input
         training = torch.is_grad_enabled() and any(t.requires_grad for t in (*weights, data))
         return planner.hand_over(
-            form.cell, T, B, form.hidden, form.input_size, form.layers * form.directions, training
+            form.cell,
+            T,
+            B,
+            form.hidden,
+            form.input_size,
+            form.layers * form.directions,
+            training,
+            data.device,
         )
 
     def _dense(
@@ -161,14 +168,11 @@ class RecurrentChain(Chain):
         form = self.form
         w_ih, w_hh = weights[:2]
         b_ih, b_hh = weights[2:4] if form.bias else (None, None)
-        h0 = states[0] if states else None
-        if form.kind == "GRU":
-            return ops.gru(x, h0, w_ih, w_hh, b_ih, b_hh, self.algorithm, reverse)
-        if form.kind == "RNN":
-            nonlinearity = form.cell.removeprefix("rnn_")
-            return ops.rnn(x, h0, w_ih, w_hh, b_ih, b_hh, nonlinearity, self.algorithm, reverse)
-        c0, w_hr = states[1] if states else None, weights[-1] if form.projected else None
-        return ops.lstm(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, self.algorithm, reverse)
+        w_hr = weights[-1] if form.projected else None
+        h0, c0 = (*states, None, None)[:2]
+        tensors = (x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)
+        output = ops.run_layer(form.cell, tensors, reverse, self.algorithm)
+        return output if form.kind == "LSTM" else output[:2]
 
     def _as_hx(self, states: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         return states[0] if len(states) == 1 else tuple(states)

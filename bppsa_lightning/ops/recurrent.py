@@ -4,7 +4,7 @@ T steps, B batch, I input, H hidden, P state that is put out (H, or less for an 
 projection), G gates.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -145,25 +145,37 @@ def _layer(
     if not _fits(cell, *tensors):
         _explain_misfit(cell, *tensors)
     planner.check_algorithm(algorithm, None)
-    differentiated = torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad for t in tensors
-    )
-    keep = planner.keep(cell, *x.shape[:2], w_hh.shape[1], x.device) if differentiated else 0
-    if x.stride(-1) != 1 and x.shape[-1] > 1:
-        x = x.contiguous()
-    arguments = (
-        cell,
-        x,
-        *(None if t is None else t.contiguous() for t in tensors[1:]),
-        bool(reverse),
-        keep,
-        algorithm,
-    )
-    if torch.compiler.is_compiling():
-        return torch.ops.bppsa.recurrent(*arguments)[:3]
-    if differentiated:
-        return _Layer.apply(*arguments)[:3]
-    return _forward(*arguments)[:3]
+    return run_layer(cell, tensors, bool(reverse), algorithm)
+
+
+def run_layer(
+    cell: str, tensors: Sequence[Tensor | None], reverse: bool, algorithm: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`rnn`, `gru` or `lstm` for a caller who has checked the arguments.
+
+    Args:
+        cell: "rnn_tanh", "rnn_relu", "gru" or "lstm".
+        tensors: x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr.
+
+    Returns:
+        output, h_n, c_n (empty unless an LSTM's).
+    """
+    operands: list[Any] = []
+    differentiated = False
+    for t in tensors:
+        if t is not None:
+            differentiated = differentiated or t.requires_grad
+            if not t.is_contiguous():
+                # x may have any strides but the last.
+                t = t if not operands and t.stride(-1) == 1 else t.contiguous()
+        operands.append(t)
+    if differentiated and torch.is_grad_enabled():
+        x, w_hh = operands[0], operands[4]
+        T, B, _ = x.shape
+        keep = planner.keep(cell, T, B, w_hh.shape[1], x.device)
+        run = torch.ops.bppsa.recurrent if torch.compiler.is_compiling() else _Layer.apply
+        return run(cell, *operands, reverse, keep, algorithm)[:3]
+    return _forward(cell, *operands, reverse, 0, algorithm)[:3]
 
 
 def _fits(
@@ -194,7 +206,7 @@ def _fits(
         return (
             T >= 1
             and H >= 1
-            and GH == H * _CELLS[cell][1]
+            and H * _CELLS[cell][1] == GH
             and dtype in _DTYPES
             and w_hh.dtype == dtype
             and w_hh.device == device
@@ -264,26 +276,20 @@ _NO_GRADIENTS = (None,) * 12
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.cell, *tensors, ctx.reverse, ctx.keep, ctx.algorithm = inputs
-    x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = tensors
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[3])
     # Saved only where the first derivative reads it: what is not may be changed in place. The
     # second derivative reads all, and looks itself whether that is still what it was.
     again = ctx.keep == 1 and ctx.cell in ("gru", "lstm")
-    want_x, _, _, want_w_ih, *_ = ctx.needs_input_grad[_FIRST:_LAST]
-    saved = {
-        0: want_w_ih or again,
-        3: want_x or again,
-        5: again,
-        6: again,
-    }
-    ctx.saved = [i for i in range(8) if saved.get(i, True)]
-    ctx.others = {i: (t, _version(t)) for i, t in enumerate(tensors) if i not in ctx.saved}
-    ctx.save_for_backward(*(tensors[i] for i in ctx.saved), output[0], output[3])
+    wants = ctx.needs_input_grad
+    needed = (wants[4] or again, True, True, wants[1] or again, True, again, again, True)
+    pairs = list(zip(tensors, needed, strict=True))
+    ctx.others = [None if need or t is None else (t, _version(t)) for t, need in pairs]
+    ctx.save_for_backward(*(t if need else None for t, need in pairs), output[0], output[3])
 
 
-def _version(t: Tensor | None) -> int | None:
-    return None if t is None or t.is_inference() else t._version
+def _version(t: Tensor) -> int | None:
+    return None if t.is_inference() else t._version
 
 
 def _backward(
@@ -295,27 +301,25 @@ def _backward(
 ) -> tuple[Any, ...]:
     if grad_output is None and grad_h_n is None and grad_c_n is None:
         return _NO_GRADIENTS
-    *saved, output, kept = ctx.saved_tensors
-    tensors: list[Tensor | None] = [None] * 8
-    for i, t in zip(ctx.saved, saved, strict=True):
-        tensors[i] = t
-    T, B, P = output.shape
+    *tensors, output, kept = ctx.saved_tensors
+    differentiable = torch.is_grad_enabled()
+    for i, other in enumerate(ctx.others):
+        if other is None:
+            continue
+        tensors[i], version = other
+        # The kernel reads the shapes of these, not what is in them; the second derivative does.
+        if differentiable and _version(tensors[i]) != version:
+            raise RuntimeError(
+                "an input or weight of a recurrent layer was changed in place after its "
+                "forward, and a second derivative needs it as it was"
+            )
     gradients: tuple[Tensor | None, ...]
-    if torch.is_grad_enabled():
-        for i, (t, version) in ctx.others.items():
-            if _version(t) != version:
-                raise RuntimeError(
-                    "an input or weight of a recurrent layer was changed in place after its "
-                    "forward, and a second derivative needs it as it was"
-                )
-            tensors[i] = t
+    if differentiable:
         gradients = _differentiable_backward(ctx, tensors, (grad_output, grad_h_n, grad_c_n))
     else:
+        T, B, P = output.shape
         plan = planner.choose(T, B, P, output.device, ctx.algorithm)
         record_scan(_CELLS[ctx.cell][0], T, B, P, plan)
-        # The kernel reads the shapes of all tensors, the contents only of those it was given.
-        for i, (t, _version_then) in ctx.others.items():
-            tensors[i] = t
         wanted = ctx.needs_input_grad[_FIRST:_LAST]
         if grad_output is not None and grad_output.stride(-1) != 1:
             grad_output = grad_output.contiguous()
@@ -378,7 +382,7 @@ def _differentiable_backward(
         gradients = iter(
             torch.autograd.grad(
                 [o for o, _ in pairs],
-                [t for t, want in zip(tensors, wanted, strict=True) if want],
+                [t for t, want in zip(tensors, wanted, strict=True) if want and t is not None],
                 [c for _, c in pairs],
                 create_graph=True,
                 allow_unused=True,
@@ -393,8 +397,13 @@ _forward = torch.ops.bppsa.recurrent.default
 class _Layer(torch.autograd.Function):
     """The formula without the layers of a registered operator's: a third of a short call's time."""
 
-    forward = staticmethod(_forward)
-    setup_context = staticmethod(_setup)
+    # One method for both: torch takes 25 us to call a setup_context.
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        output = _forward(*arguments)
+        _setup(ctx, arguments, output)
+        return output
+
     backward = staticmethod(_backward)
 
 

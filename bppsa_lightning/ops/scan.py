@@ -16,7 +16,6 @@ from bppsa_lightning._library import HAS_CUDA_KERNELS
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-
 def reverse_scan(
     jac_t: Tensor, grad: Tensor, algorithm: str = "auto", levels: int | None = None
 ) -> Tensor:
