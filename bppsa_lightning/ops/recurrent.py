@@ -120,12 +120,15 @@ def lstm(
 
 def recurrent_device_supported(device: torch.device) -> bool:
     """Whether the recurrent operators have kernels for a device."""
-    return device.type in ("cpu", "meta") or (device.type == "cuda" and _HAS_CUDA)
+    if device.type == "cuda":
+        return _HAS_CUDA and torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
+    return device.type in ("cpu", "meta")
 
 
 _HAS_CUDA = HAS_CUDA_KERNELS and torch._C._dispatch_has_kernel_for_dispatch_key(
     "bppsa::recurrent", "CUDA"
 )
+_LEAST_CAPABILITY = (9, 0)  # see csrc/cuda/cuda.cmake
 
 
 def _layer(
@@ -208,6 +211,7 @@ def _fits(
             and H >= 1
             and H * _CELLS[cell][1] == GH
             and dtype in _DTYPES
+            and w_ih is not None
             and w_hh.dtype == dtype
             and w_hh.device == device
             and recurrent_device_supported(device)
@@ -327,7 +331,7 @@ def _backward(
             ctx.cell,
             grad_output,
             None if grad_h_n is None else grad_h_n.contiguous(),
-            None if grad_c_n is None else grad_c_n.contiguous(),
+            None if grad_c_n is None or ctx.cell != "lstm" else grad_c_n.contiguous(),
             output,
             kept,
             *tensors,

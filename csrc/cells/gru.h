@@ -28,40 +28,65 @@ struct Gru {
   static constexpr int64_t kept_width(int64_t H) { return 4 * H; }
   static constexpr bool kCarriesCell = false;
 
+  // r and z go through as one row of 2H numbers, in vectors that know no gates; n and what comes
+  // of it unit by unit.
+  template <int W>
+  static constexpr int kColumnWidth = 2 * W < kMaxWidth<T> ? 2 * W : kMaxWidth<T>;
+
+  // Where the panels of n begin behind those of r and z.
+  template <int W>
+  static int64_t panels_of_n(int64_t inputs, int64_t H) {
+    return panel_size(inputs, 2 * H, kColumnWidth<W>);
+  }
+
+  template <int W>
+  static void pack(int64_t inputs, int64_t H, const T* w, T* panels) {
+    make_panels<T, kColumnWidth<W>>(inputs, 2 * H, w, 1, inputs, panels);
+    make_panels<T, W>(inputs, H, w + 2 * H * inputs, 1, inputs, panels + panels_of_n<W>(inputs, H));
+  }
+
+  // s.kept: rows of r, z, n, q, or none (r, z, q are then in s.scratch).
   template <int W>
   static void forward(const ForwardWeights<T>& w, const ForwardStep<T>& s) {
     using V = Vec<T, W>;
+    constexpr int WC = kColumnWidth<W>;
     const int64_t H = w.H;
-    for_each_gate_tile<T, W, 3>(s.n, H,
-                                [&](auto& tile, int64_t unit) __attribute__((always_inline)) {
-                                  constexpr int MR = sizeof(tile.acc) / sizeof(tile.acc[0]);
-                                  tile.clear();
-                                  if (s.h) tile.multiply_add_panel(H, s.h.data, s.h.ld, w.h);
-                                  auto from_x = tile;
-                                  from_x.clear();
-                                  if (s.x_part)
-                                    from_x.add_rows(s.x_part.data, s.x_part.ld);
-                                  else
-                                    from_x.multiply_add_panel(w.I, s.x.data, s.x.ld, w.x);
-                                  from_x.add_row(w.bias);
-                                  const V bias_q = load<T, W>(w.bias_q + unit);
-                                  for (int i = 0; i < MR; ++i) {
-                                    const int64_t row = tile.row + i;
-                                    const V q = tile.acc[i][2] + bias_q;
-                                    const V r = sigmoid<T, W>(tile.acc[i][0] + from_x.acc[i][0]);
-                                    const V z = sigmoid<T, W>(tile.acc[i][1] + from_x.acc[i][1]);
-                                    const V n = tanh<T, W>(from_x.acc[i][2] + r * q);
-                                    const V h = s.h ? load<T, W>(s.h[row] + unit) : V{};
-                                    store<T, W>(s.out[row] + unit, n + z * (h - n));
-                                    if (s.kept) {
-                                      T* kept = s.kept[row] + unit;
-                                      store<T, W>(kept, r);
-                                      store<T, W>(kept + H, z);
-                                      store<T, W>(kept + 2 * H, n);
-                                      store<T, W>(kept + 3 * H, q);
-                                    }
-                                  }
-                                });
+    const Rows<T> gates = s.kept ? s.kept : Rows<T>{s.scratch, 3 * H};
+    const Rows<T> qs{gates.data + (s.kept ? 3 * H : 2 * H), gates.ld};
+    for_each_tile<T, WC>(s.n, 2 * H, [&](auto& tile) __attribute__((always_inline)) {
+      tile.clear();
+      if (s.h) tile.multiply_add_panel(H, s.h.data, s.h.ld, w.h);
+      if (s.x_part)
+        tile.add_rows(s.x_part.data, s.x_part.ld);
+      else
+        tile.multiply_add_panel(w.I, s.x.data, s.x.ld, w.x);
+      tile.add_row(w.bias);
+      tile.map([&](Vec<T, WC> z, int64_t, int64_t) { return sigmoid<T, WC>(z); });
+      tile.store_rows(gates.data, gates.ld);
+    });
+    for_each_tile<T, W>(s.n, H, [&](auto& tile) __attribute__((always_inline)) {
+      tile.clear();
+      if (s.h) tile.multiply_add_panel(H, s.h.data, s.h.ld, w.h + panels_of_n<W>(H, H));
+      tile.add_row(w.bias_q);
+      tile.store_rows(qs.data, qs.ld);
+    });
+    for_each_tile<T, W>(s.n, H, [&](auto& tile) __attribute__((always_inline)) {
+      tile.clear();
+      if (s.x_part)
+        tile.add_rows(s.x_part.data + 2 * H, s.x_part.ld);
+      else
+        tile.multiply_add_panel(w.I, s.x.data, s.x.ld, w.x + panels_of_n<W>(w.I, H));
+      tile.add_row(w.bias + 2 * H);
+      tile.map([&](V from_x, int64_t row, int64_t unit) __attribute__((always_inline)) {
+        const T* gate = gates[row] + unit;
+        const V r = load<T, W>(gate), z = load<T, W>(gate + H), q = load<T, W>(qs[row] + unit);
+        const V n = tanh<T, W>(from_x + r * q);
+        const V h = s.h ? load<T, W>(s.h[row] + unit) : V{};
+        if (s.kept) store<T, W>(s.kept[row] + 2 * H + unit, n);
+        return n + z * (h - n);
+      });
+      tile.store_rows(s.out.data, s.out.ld);
+    });
   }
 
   template <int W>

@@ -27,38 +27,49 @@ struct Lstm {
   static constexpr int64_t kept_width(int64_t H) { return 5 * H; }
   static constexpr bool kCarriesCell = true;
 
-  // s.kept: rows of i, f, g, o, c, or none. c_t goes to s.c_next in any case.
+  // The pre-activations go through as one row of 4H numbers, in vectors that know no gates; what a
+  // gate's activation differs by is a number a column.
+  template <int W>
+  static constexpr int kColumnWidth = 4 * W < kMaxWidth<T> ? 4 * W : kMaxWidth<T>;
+
+  template <int W>
+  static void pack(int64_t inputs, int64_t H, const T* w, T* panels) {
+    make_panels<T, kColumnWidth<W>>(inputs, 4 * H, w, 1, inputs, panels);
+  }
+
+  // s.kept: rows of i, f, g, o, or none (they are then in s.scratch). c_t goes to s.c_next.
   template <int W>
   static void forward(const ForwardWeights<T>& w, const ForwardStep<T>& s) {
     using V = Vec<T, W>;
+    constexpr int WC = kColumnWidth<W>;
     const int64_t H = w.H;
-    for_each_gate_tile<T, W, 4>(
-        s.n, H, [&](auto& tile, int64_t unit) __attribute__((always_inline)) {
-          constexpr int MR = sizeof(tile.acc) / sizeof(tile.acc[0]);
-          tile.clear();
-          if (s.h) tile.multiply_add_panel(w.P, s.h.data, s.h.ld, w.h);
-          if (s.x_part)
-            tile.add_rows(s.x_part.data, s.x_part.ld);
-          else
-            tile.multiply_add_panel(w.I, s.x.data, s.x.ld, w.x);
-          tile.add_row(w.bias);
-          for (int r = 0; r < MR; ++r) {
-            const int64_t row = tile.row + r;
-            const V i = sigmoid<T, W>(tile.acc[r][0]), f = sigmoid<T, W>(tile.acc[r][1]);
-            const V g = tanh<T, W>(tile.acc[r][2]), o = sigmoid<T, W>(tile.acc[r][3]);
-            const V c_prev = s.c ? load<T, W>(s.c[row] + unit) : V{};
-            const V c = f * c_prev + i * g;
-            store<T, W>(s.c_next[row] + unit, c);
-            store<T, W>(s.out[row] + unit, o * tanh<T, W>(c));
-            if (s.kept) {
-              T* kept = s.kept[row] + unit;
-              store<T, W>(kept, i);
-              store<T, W>(kept + H, f);
-              store<T, W>(kept + 2 * H, g);
-              store<T, W>(kept + 3 * H, o);
-            }
-          }
-        });
+    const Rows<T> gates = s.kept ? s.kept : Rows<T>{s.scratch, 4 * H};
+    for_each_tile<T, WC>(s.n, 4 * H, [&](auto& tile) __attribute__((always_inline)) {
+      tile.clear();
+      if (s.h) tile.multiply_add_panel(w.P, s.h.data, s.h.ld, w.h);
+      if (s.x_part)
+        tile.add_rows(s.x_part.data, s.x_part.ld);
+      else
+        tile.multiply_add_panel(w.I, s.x.data, s.x.ld, w.x);
+      tile.add_row(w.bias);
+      tile.map([&](Vec<T, WC> z, int64_t, int64_t column) __attribute__((always_inline)) {
+        return tanh_or_sigmoid<T, WC>(z, load<T, WC>(w.is_tanh + column));
+      });
+      tile.store_rows(gates.data, gates.ld);
+    });
+    for (int64_t row = 0; row < s.n; ++row) {
+      const T* gate = gates[row];
+      const T* c_prev = s.c ? s.c[row] : nullptr;
+      T *c_next = s.c_next[row], *out = s.out[row];
+      for (int64_t block = 0; block < H; block += W) {
+        const int64_t k = min(block, H - W);
+        const V i = load<T, W>(gate + k), f = load<T, W>(gate + H + k);
+        const V g = load<T, W>(gate + 2 * H + k), o = load<T, W>(gate + 3 * H + k);
+        const V c = f * (c_prev ? load<T, W>(c_prev + k) : V{}) + i * g;
+        store<T, W>(c_next + k, c);
+        store<T, W>(out + k, o * tanh<T, W>(c));
+      }
+    }
   }
 
   // A row of s.d: d_i, d_f, d_g, d_o; with a projection also g_h and m, whose products are W_hr's
@@ -73,12 +84,15 @@ struct Lstm {
       const T *kept = s.kept[row], *g_c = s.g[row] + P;
       const T* g_m = layer.w_hr ? s.scratch + row * H : s.g[row];
       const T* c_prev = s.c_prev ? s.c_prev[row] : nullptr;
+      const T* m = layer.w_hr ? nullptr : s.h[row];
       T *d = s.d[row], *out_c = s.out[row] + P;
       for (int64_t v = 0; v < H; v += W) {
         const int64_t k = min(v, H - W);
         const V i = load<T, W>(kept + k), f = load<T, W>(kept + H + k);
         const V g = load<T, W>(kept + 2 * H + k), o = load<T, W>(kept + 3 * H + k);
-        const V tanh_c = tanh<T, W>(load<T, W>(kept + 4 * H + k));
+        // Without a projection tanh(c) is h / o, to the last place and for less than a tanh.
+        const V tanh_c =
+            m ? load<T, W>(m + k) * reciprocal<W>(o) : tanh<T, W>(load<T, W>(kept + 4 * H + k));
         const V c = c_prev ? load<T, W>(c_prev + k) : V{};
         const V gm = load<T, W>(g_m + k);
         const V e = load<T, W>(g_c + k) + gm * o * (1 - tanh_c * tanh_c);

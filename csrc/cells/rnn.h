@@ -29,6 +29,11 @@ struct Rnn {
   }
 
   template <int W>
+  static void pack(int64_t inputs, int64_t H, const T* w, T* panels) {
+    make_panels<T, W>(inputs, H, w, 1, inputs, panels);
+  }
+
+  template <int W>
   static void forward(const ForwardWeights<T>& w, const ForwardStep<T>& s) {
     for_each_tile<T, W>(s.n, w.H, [&](auto& tile) __attribute__((always_inline)) {
       tile.clear();
@@ -38,7 +43,7 @@ struct Rnn {
       else
         tile.multiply_add_panel(w.I, s.x.data, s.x.ld, w.x);
       tile.add_row(w.bias);
-      tile.map([](Vec<T, W> z) { return activate<W>(z); });
+      tile.map([](Vec<T, W> z, int64_t, int64_t) { return activate<W>(z); });
       tile.store_rows(s.out.data, s.out.ld);
     });
   }

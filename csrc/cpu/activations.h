@@ -1,8 +1,7 @@
-// tanh and the logistic sigmoid on Vec<T, W>, correct to one or two units in the last place,
+// tanh and the logistic sigmoid on Vec<T, W>, correct to about one unit in the last place,
 // branch-free.
 //
-// float32: from expm1, tanh x = m / (m + 2) with m = expm1(2x), one formula for all x; float64:
-// |x| < 0.625: x + x^3 P(x^2)/Q(x^2), otherwise 1 - 2 / (exp(2|x|) + 1). The coefficients
+// tanh: |x| < 0.625: x + x^3 P(x^2)/Q(x^2); otherwise 1 - 2 / (exp(2|x|) + 1). The coefficients
 // are those of the Cephes library (tanhf.c, expf.c, tanh.c, exp.c; S. Moshier).
 #pragma once
 
@@ -42,6 +41,16 @@ BPPSA_INLINE Vec<double, W> exp_reduced(Vec<double, W> x, Vec<double, W> n) {
                                z +
                            2.0;
   return 1.0 + 2.0 * (p / (q - p));
+}
+
+template <int W>
+BPPSA_INLINE Vec<float, W> tanh_small(Vec<float, W> x, Vec<float, W> z) {
+  Vec<float, W> p = splat<float, W>(-5.70498872745e-3f);
+  p = p * z + 2.06390887954e-2f;
+  p = p * z + -5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z + -3.33332819422e-1f;
+  return p * z * x + x;
 }
 
 template <int W>
@@ -109,6 +118,19 @@ BPPSA_INLINE Vec<float, W> reciprocal(Vec<float, W> x) {
   return 1.0f / x;
 }
 
+template <int W>
+BPPSA_INLINE Vec<double, W> reciprocal(Vec<double, W> x) {
+  return 1 / x;
+}
+
+// a / b, to about half a unit in the last place more than a division: the quotient, corrected by
+// what it leaves.
+template <int W>
+BPPSA_INLINE Vec<float, W> quotient(Vec<float, W> a, Vec<float, W> b) {
+  const Vec<float, W> r = reciprocal<W>(b), q = a * r;
+  return q + r * (a - q * b);
+}
+
 // A NaN compares false and stays a NaN.
 template <typename T, int W>
 BPPSA_INLINE Vec<T, W> clamp(Vec<T, W> x, T limit) {
@@ -119,10 +141,13 @@ BPPSA_INLINE Vec<T, W> clamp(Vec<T, W> x, T limit) {
 
 template <int W>
 BPPSA_INLINE Vec<float, W> tanh_of(Vec<float, W> x) {
+  const Vec<float, W> a = select<float, W>(x < 0, -x, x);
   // Beyond 10 the result is 1 to the last place.
-  const ReducedExp<W> e = reduced_exp<W>(clamp<float, W>(2 * x, 20));
-  const Vec<float, W> m = e.scale * e.m + (e.scale - 1);
-  return m * reciprocal<W>(m + 2);
+  const Vec<float, W> limit = splat<float, W>(10);
+  const ReducedExp<W> e = reduced_exp<W>(2 * select<float, W>(a > limit, limit, a));
+  const Vec<float, W> large = 1 - 2 * reciprocal<W>(e.scale * e.m + (e.scale + 1));
+  return select<float, W>(a < 0.625f, tanh_small<W>(x, x * x),
+                          select<float, W>(x < 0, -large, large));
 }
 
 template <int W>
@@ -157,6 +182,20 @@ BPPSA_INLINE Vec<T, W> tanh(Vec<T, W> x) {
 template <typename T, int W>
 BPPSA_INLINE Vec<T, W> sigmoid(Vec<T, W> x) {
   return sigmoid_of<W>(x);
+}
+
+// tanh where is_tanh is 1, sigmoid where it is 0. With s = 1 + is_tanh, m = expm1(s x):
+//   tanh x = m / (m + 2),   sigmoid x = (m + 1) / (m + 2)
+template <typename T, int W>
+BPPSA_INLINE Vec<T, W> tanh_or_sigmoid(Vec<T, W> x, Vec<T, W> is_tanh) {
+  if constexpr (sizeof(T) == 4) {
+    const ReducedExp<W> e = reduced_exp<W>(clamp<float, W>(x + x * is_tanh, 87));
+    const Vec<float, W> power = e.scale * e.m;  // m + 1 = power + scale
+    const Vec<float, W> above = power + (e.scale - is_tanh);
+    return quotient<W>(above, (power + e.scale) + 1);
+  } else {
+    return select<T, W>(is_tanh > T(0), tanh<T, W>(x), sigmoid<T, W>(x));
+  }
 }
 
 }  // namespace bppsa::BPPSA_ISA

@@ -92,10 +92,11 @@ struct Tile {
     }
   }
 
+  // f(vector, its row, its first column).
   template <class F>
   BPPSA_INLINE void map(const F& f) {
     for (int r = 0; r < MR; ++r)
-      for (int v = 0; v < NV; ++v) acc[r][v] = f(acc[r][v]);
+      for (int v = 0; v < NV; ++v) acc[r][v] = f(acc[r][v], row + r, col[v]);
   }
 
   BPPSA_INLINE void store_rows(T* p, int64_t ld) const {
@@ -163,42 +164,18 @@ BPPSA_INLINE void for_each_tile(int64_t rows, int64_t cols, const Body& body) {
   }
 }
 
-// The vectors of all G gates of one block of hidden units side by side in a tile: what a cell's
-// elementwise maths needs is then in registers. H units; the matrix has G * H columns.
-template <typename T, int W, int MR, int G, class Body>
-BPPSA_INLINE void run_gate_tile(int64_t row, int64_t block, int64_t H, const Body& body) {
-  const int64_t unit = min(block * W, H - W);
-  Tile<T, W, MR, G> tile;
-  tile.row = row;
-  tile.first = block * G;
-  for (int g = 0; g < G; ++g) tile.col[g] = g * H + unit;
-  body(tile, unit);
-}
-
-template <typename T, int W, int G, class Body>
-BPPSA_INLINE void for_each_gate_tile(int64_t rows, int64_t H, const Body& body) {
-  constexpr int MR = kTileRows / 2;
-  for (int64_t block = 0; block < ceil_div(H, W); ++block) {
-    int64_t r = 0;
-    for (; r + MR <= rows; r += MR) run_gate_tile<T, W, MR, G>(r, block, H, body);
-    if constexpr (MR > 2)
-      if (r + 2 <= rows) run_gate_tile<T, W, 2, G>(r, block, H, body), r += 2;
-    if (r < rows) run_gate_tile<T, W, 1, G>(r, block, H, body);
-  }
-}
-
-// A matrix rearranged so that each strip of tiles reads one contiguous piece of it, in order: rows
-// a power of two apart would fight for the same places of a cache. `vectors` vectors of W columns
-// each begin at column(v); strips have `strip` of them. Element (k, c) lies at
-// from[k * row_step + c * column_step].
-template <typename T, int W, class Column>
-void make_panels(int64_t K, int64_t vectors, int64_t strip, const Column& column, const T* from,
-                 int64_t row_step, int64_t column_step, T* panels) {
+// A matrix (K x cols) rearranged for for_each_tile: each strip of tiles reads one contiguous piece
+// of it, in order; rows a power of two apart would fight for the same places of a cache. Element
+// (k, c) lies at from[k * row_step + c * column_step].
+template <typename T, int W>
+void make_panels(int64_t K, int64_t cols, const T* from, int64_t row_step, int64_t column_step,
+                 T* panels) {
+  const int64_t vectors = ceil_div(cols, W), strip = strip_vectors(vectors);
   for (int64_t first = 0; first < vectors; first += strip) {
     const int64_t n = min(strip, vectors - first);
     T* panel = panels + first * W * K;
     for (int64_t v = 0; v < n; ++v) {
-      const T* block = from + column(first + v) * column_step;
+      const T* block = from + min((first + v) * W, cols - W) * column_step;
       for (int64_t k = 0; k < K; ++k)
         for (int i = 0; i < W; ++i)
           panel[(k * n + v) * W + i] = block[k * row_step + i * column_step];
@@ -206,29 +183,8 @@ void make_panels(int64_t K, int64_t vectors, int64_t strip, const Column& column
   }
 }
 
-// Panels for for_each_tile, of K x cols.
-template <typename T, int W>
-void make_tile_panels(int64_t K, int64_t cols, const T* from, int64_t row_step, int64_t column_step,
-                      T* panels) {
-  const int64_t vectors = ceil_div(cols, W);
-  make_panels<T, W>(
-      K, vectors, strip_vectors(vectors), [&](int64_t v) { return min(v * W, cols - W); }, from,
-      row_step, column_step, panels);
-}
-
-// Panels for for_each_gate_tile, of K x (G H).
-template <typename T, int W, int G>
-void make_gate_panels(int64_t K, int64_t H, const T* from, int64_t row_step, int64_t column_step,
-                      T* panels) {
-  make_panels<T, W>(
-      K, G * ceil_div(H, W), G, [&](int64_t v) { return v % G * H + min(v / G * W, H - W); }, from,
-      row_step, column_step, panels);
-}
-
-// Numbers that panels of K x (G H) take at most: the last vectors overlap others.
-inline int64_t panel_size(int64_t K, int64_t G, int64_t H, int64_t W) {
-  return K * G * ceil_div(H, W) * W;
-}
+// Numbers that the panels take: the last vector overlaps others.
+inline int64_t panel_size(int64_t K, int64_t cols, int64_t W) { return K * ceil_div(cols, W) * W; }
 
 // out = rows * matrix + addend: n rows of K numbers, matrix K x cols, n rows of cols numbers; each
 // kind of rows its own distance apart. Null addend for none.
@@ -272,14 +228,14 @@ class Multiplier {
   Multiplier(int64_t K, int64_t cols, const T* matrix, int64_t row_step, int64_t column_step,
              bool worth)
       : multiply_(multiply_rows<T>(cols, worth)),
-        memory_(worth ? panel_size(K, 1, cols, best_width<T>(cols)) : 0),
+        memory_(worth ? panel_size(K, cols, best_width<T>(cols)) : 0),
         matrix_(worth ? memory_.data : matrix),
         K_(K),
         cols_(cols) {
     if (worth)
       with_width<T>(best_width<T>(cols), [&](auto width) {
-        make_tile_panels<T, decltype(width)::value>(K, cols, matrix, row_step, column_step,
-                                                    memory_.data);
+        make_panels<T, decltype(width)::value>(K, cols, matrix, row_step, column_step,
+                                               memory_.data);
       });
   }
 

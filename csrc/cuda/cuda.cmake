@@ -2,6 +2,10 @@
 # otherwise. BPPSA_CUDA=OFF skips it too.
 option(BPPSA_CUDA "Build the CUDA kernels if an nvcc is found" ON)
 set(BPPSA_CUDA_ARCHITECTURES "75;80;86;89;90;100;120" CACHE STRING "CUDA architectures of _C_cuda")
+# The recurrent kernels take minutes an architecture: one, and its PTX for all later ones. Where
+# they run is what bppsa_lightning/ops/recurrent.py takes them to run on.
+set(BPPSA_CUDA_RECURRENT_ARCHITECTURES "90" CACHE STRING
+    "CUDA architectures of the recurrent layers' kernels")
 
 if(NOT BPPSA_CUDA)
   message(STATUS "bppsa_lightning: CUDA kernels switched off (BPPSA_CUDA=OFF)")
@@ -32,11 +36,19 @@ set(CMAKE_CUDA_STANDARD 20)
 enable_language(CUDA)
 
 file(GLOB BPPSA_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cu)
-add_library(_C_cuda MODULE ${BPPSA_CUDA_SOURCES})
+file(GLOB BPPSA_CUDA_RECURRENT CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/recurrent_*.cu)
+list(REMOVE_ITEM BPPSA_CUDA_SOURCES ${BPPSA_CUDA_RECURRENT})
+add_library(cuda_recurrent OBJECT ${BPPSA_CUDA_RECURRENT})
+set_target_properties(
+  cuda_recurrent PROPERTIES POSITION_INDEPENDENT_CODE ON
+                            CUDA_ARCHITECTURES "${BPPSA_CUDA_RECURRENT_ARCHITECTURES}")
+add_library(_C_cuda MODULE ${BPPSA_CUDA_SOURCES} $<TARGET_OBJECTS:cuda_recurrent>)
 set_target_properties(_C_cuda PROPERTIES PREFIX "" CUDA_RUNTIME_LIBRARY Static)
-target_compile_definitions(_C_cuda PRIVATE USE_CUDA)
-target_compile_options(_C_cuda PRIVATE --threads=2 -Xcompiler=-Wall)
-target_link_libraries(_C_cuda PRIVATE torch_stable)
+foreach(target cuda_recurrent _C_cuda)
+  target_compile_definitions(${target} PRIVATE USE_CUDA)
+  target_compile_options(${target} PRIVATE --threads=2 -Xcompiler=-Wall)
+  target_link_libraries(${target} PRIVATE torch_stable)
+endforeach()
 if(EXISTS ${TORCH_ROOT}/lib/libtorch_cuda.so)
   target_link_libraries(_C_cuda PRIVATE ${TORCH_ROOT}/lib/libtorch_cuda.so)
 endif()

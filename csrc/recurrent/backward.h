@@ -19,7 +19,7 @@ void recompute(const Layer<T>& layer, const PackedWeights<Cell>& weights, int64_
   const int64_t B = layer.B, H = layer.H, GH = Cell::kGates * H;
   with_width<T>(best_width<T>(H), [&](auto width) {
     for_each_index(
-        parallel, hi - lo, [&] { return Buffer<T>(B * (H + GH)); },
+        parallel, hi - lo, [&] { return Buffer<T>(B * (H + 2 * GH)); },
         [&](int64_t i, Buffer<T>& spare) {
           const int64_t t = lo + 1 + i;
           ForwardStep<T> step{};
@@ -34,6 +34,7 @@ void recompute(const Layer<T>& layer, const PackedWeights<Cell>& weights, int64_
           step.h = layer.h(t - 1, 0);
           step.kept = kept.from(i * B);
           step.out = {spare.data, H};
+          step.scratch = spare.data + B * (H + GH);
           if constexpr (Cell::kCarriesCell) {
             step.c = layer.c(t - 1, 0);
             step.c_next = {step.kept.data + 4 * H, step.kept.ld};

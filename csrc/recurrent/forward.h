@@ -56,8 +56,10 @@ void forward_group(const Layer<T>& layer, const PackedWeights<Cell>& weights, T*
   InputPart<Cell> input(layer, weights, b, n);
   Buffer<T> cells(own_c ? 2 * n * H : 0);
   Buffer<T> unprojected(layer.w_hr ? n * H : 0);
+  Buffer<T> scratch(n * Cell::kGates * H);
   ForwardStep<T> step{};
   step.n = n;
+  step.scratch = scratch.data;
   step.c = layer.c(0, b);
   for (int64_t t = 1; t <= layer.steps; ++t) {
     input.of_step(t, step);

@@ -29,10 +29,11 @@ using ConstRows = Rows<const T>;
 template <typename T>
 struct ForwardWeights {
   int64_t I, H, P;
-  const T* x;       // I x GH
-  const T* h;       // P x GH
-  const T* bias;    // GH
-  const T* bias_q;  // GRU: H, the bias inside the reset gate's product
+  const T* x;        // I x GH
+  const T* h;        // P x GH
+  const T* bias;     // GH
+  const T* bias_q;   // GRU: H, the bias inside the reset gate's product
+  const T* is_tanh;  // LSTM: GH, 1 where a pre-activation goes through tanh, 0 through sigmoid
 };
 
 // One step of the forward for n samples.
@@ -45,6 +46,7 @@ struct ForwardStep {
   Rows<T> kept;         // what the backward wants to know of the step, if anything
   Rows<T> c_next;       // LSTM
   Rows<T> out;          // the state after the step; before the projection, if there is one
+  T* scratch;           // n x GH
 };
 
 // One step of the backward for n rows of gradients: samples (each with its own step kept), or the

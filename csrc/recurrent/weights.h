@@ -11,8 +11,9 @@ class PackedWeights {
  public:
   explicit PackedWeights(const Layer<T>& layer, bool needed = true)
       : input_apart_(needed && size_of_input(layer) > kCached),
-        memory_(needed ? size_of_input(layer) + size(layer, layer.P) + (Cell::kGates + 1) * layer.H
-                       : 0),
+        memory_(needed
+                    ? size_of_input(layer) + size(layer, layer.P) + (2 * Cell::kGates + 1) * layer.H
+                    : 0),
         input_(layer.I, Cell::kGates * layer.H, layer.w_ih, 1, layer.I, input_apart_),
         projection_(layer.H, layer.P, layer.w_hr, 1, layer.H, needed && layer.w_hr) {
     if (!needed) return;
@@ -31,7 +32,9 @@ class PackedWeights {
       bias[j] = j < added ? from_x + from_h : from_x;
       if (j >= added) bias_q[j - added] = from_h;
     }
-    weights_ = {layer.I, H, layer.P, x, h, bias, bias_q};
+    T* is_tanh = bias_q + H;
+    for (int64_t j = 0; j < GH; ++j) is_tanh[j] = j / H == 2;  // gates in the order i, f, g, o
+    weights_ = {layer.I, H, layer.P, x, h, bias, bias_q, is_tanh};
   }
 
   const ForwardWeights<T>& operator*() const { return weights_; }
@@ -44,19 +47,16 @@ class PackedWeights {
  private:
   static constexpr int64_t kCached = (16 << 10) / int64_t(sizeof(T));
 
+  // Of the panels, each piece of which is rounded up to whole vectors.
   static int64_t size(const Layer<T>& layer, int64_t inputs) {
-    return panel_size(inputs, Cell::kGates, layer.H, best_width<T>(layer.H));
+    return inputs * (Cell::kGates * layer.H + 2 * kMaxWidth<T>);
   }
   static int64_t size_of_input(const Layer<T>& layer) { return size(layer, layer.I); }
 
   // w (GH x inputs) transposed, in panels.
   static void pack(int64_t inputs, int64_t H, const T* w, T* panels) {
     with_width<T>(best_width<T>(H), [&](auto width) {
-      constexpr int W = decltype(width)::value;
-      if constexpr (Cell::kGates == 1)
-        make_tile_panels<T, W>(inputs, H, w, 1, inputs, panels);
-      else
-        make_gate_panels<T, W, Cell::kGates>(inputs, H, w, 1, inputs, panels);
+      Cell::template pack<decltype(width)::value>(inputs, H, w, panels);
     });
   }
 
