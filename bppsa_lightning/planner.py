@@ -230,27 +230,36 @@ def keep(cell: str, T: int, B: int, H: int, device: torch.device) -> int:
     return 1 if numbers > 1 << 24 and H <= 64 and device.type != "cuda" else 2
 
 
-def hand_over(
-    cell: str,
-    T: int,
-    B: int,
-    H: int,
-    I: int,
-    layers: int,
-    training: bool,
-    device: torch.device,
-) -> str | None:
+def hand_over(cell: str, T: int, B: int, H: int, device: torch.device) -> str | None:
     """Why a recurrent module's call is better left to PyTorch's own kernels, or None.
 
     Args:
         cell: "rnn_tanh", "rnn_relu", "gru" or "lstm".
-        T: steps. B: samples. H: hidden size. I: input size. layers: times directions.
-        training: whether a backward may follow.
+        T: steps. B: samples. H: hidden size.
         device: where it runs.
     """
     if device.type == "cuda":
         return "the CUDA kernels of the recurrent cells are not measured against cuDNN yet"
+    if _stock_is_faster(cell, T, B, H):
+        return f"at T={T}, B={B}, H={H} PyTorch's own kernel was measured to be faster"
     return None
+
+
+def _stock_is_faster(cell: str, T: int, B: int, H: int) -> bool:
+    """What the grid of experiments/benchmark_recurrent.py showed, two cores, float32.
+
+    Where a call is short, rearranging the weights takes longer than the steps do, or Python longer
+    than both; and a large W_hh is read again for each step of each group of samples.
+    """
+    if cell == "lstm":
+        if H > 384:
+            return T < 500 or B < 16
+        return (T <= 10 or B == 1) if H > 192 else T == 1 and H > 96
+    if cell == "gru":
+        if T == 1:
+            return H > 48
+        return T <= 10 and (H > 384 or (H > 192 and B < 16))
+    return T <= 2 or (T <= 10 and (H > 384 or (H > 192 and B < 4)))
 
 
 # --- Diagonal chains -----------------------------------------------------------------------

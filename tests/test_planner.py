@@ -7,8 +7,9 @@ from bppsa_lightning import planner
 from bppsa_lightning.planner import Machine, Plan, choose, estimate
 
 CPU = torch.device("cpu")
+stock_is_faster = planner._stock_is_faster  # before conftest.py puts another in its place
 # A machine of free overheads: what is left is the table of work and depth.
-IDEAL = Machine(10**6, 1.0, 0.0, 0.0, 0.0, 0.0, groups=False)
+IDEAL = Machine(10**6, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, groups=False)
 
 
 @pytest.mark.parametrize("T", [0, 1, 2, 3, 7, 64, 1000, 30_000])
@@ -54,3 +55,20 @@ def test_levels_ask_for_a_tree_and_asked_for_chunks_are_composed():
     assert choose(100, 2, 3, CPU, "blelloch").levels == 7
     for T in (4, 5, 64, 1000):
         assert T / choose(T, 2, 3, CPU, "chunked").chunk >= 4
+
+
+def test_calls_that_are_left_to_pytorch_are_those_that_were_slower(monkeypatch):
+    monkeypatch.setattr(planner, "_stock_is_faster", stock_is_faster)
+    for cell, T, B, H in (("rnn_tanh", 1, 16, 20), ("gru", 1, 1, 64), ("lstm", 10, 1, 256)):
+        assert f"T={T}, B={B}, H={H}" in planner.hand_over(cell, T, B, H, CPU)
+    for cell in ("rnn_tanh", "rnn_relu", "gru", "lstm"):
+        for T, B, H in ((1000, 16, 20), (10_000, 1, 20), (1000, 16, 128), (10, 16, 20)):
+            assert planner.hand_over(cell, T, B, H, CPU) is None
+    assert "cuDNN" in planner.hand_over("gru", 1000, 16, 20, torch.device("cuda"))
+
+
+def test_every_gate_is_kept_unless_that_takes_much_memory():
+    assert planner.keep("lstm", 1000, 16, 20, CPU) == 2
+    assert planner.keep("lstm", 30_000, 16, 20, CPU) == 1
+    assert planner.keep("lstm", 30_000, 16, 20, torch.device("cuda")) == 2
+    assert planner.keep("lstm", 1000, 64, 256, CPU) == 2

@@ -25,16 +25,26 @@ def test_the_table_of_the_experiment_is_that_of_its_record(monkeypatch):
 
 
 def test_the_speed_ups_are_those_of_the_benchmark():
-    rows = json.loads((RECORDS / "benchmark_recurrent_cpu.json").read_text())["rows"]
-    wanted = {(r["B"], r["T"], r["H"]): r for r in rows}
-    found = re.findall(r"^\| (\d+) \| (\d+) \| (\d+) \| (.+?) ms \| (.+?) ms \| (.+?)x \|$",
-                       README, re.M)  # fmt: skip
-    assert len(found) >= 5
-    for B, T, H, ours, stock, ratio in found:
-        row = wanted[int(B), int(T), int(H)]
+    record = json.loads((RECORDS / "benchmark_recurrent_cpu.json").read_text())
+    wanted = {tuple(str(r[k]) for k in ("cell", "B", "T", "H", "I")): r for r in record["rows"]}
+    found = re.findall(r"^\| (RNN|GRU|LSTM) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (.+?) ms \| "
+                       r"(.+?) ms \| (.+?)x \| (.+?)x \|$", README, re.M)  # fmt: skip
+    assert len(found) >= 10
+    for *size, ours, stock, ratio, jax in found:
+        row = wanted[tuple(size)]
         assert float(ours) == pytest.approx(row["ours"]["both"] * 1e3, abs=0.006)
         assert float(stock) == pytest.approx(row["stock"]["both"] * 1e3, abs=0.06)
-        assert float(ratio) == pytest.approx(row["ratio"]["both"], abs=0.06)
+        assert float(ratio) == pytest.approx(row["ratio_stock"]["both"], abs=0.06)
+        assert float(jax) == pytest.approx(row["ratio_jax"]["both"], abs=0.06)
+
+
+def test_what_it_says_of_the_grid_is_what_its_record_says():
+    rows = json.loads((RECORDS / "grid_recurrent_cpu.json").read_text())["rows"]
+    scanned = [r["ratio_stock"]["both"] for r in rows if r["scanned"]]
+    found = re.search(r"Of (\d+) sizes .*? (\d+) are left to PyTorch; of the others (\d+) are slower",
+                      README.replace("\n", " "))  # fmt: skip
+    slower = sum(ratio < 1 for ratio in scanned)
+    assert [int(n) for n in found.groups()] == [len(rows), len(rows) - len(scanned), slower]
 
 
 def test_files_that_it_names_exist():

@@ -471,14 +471,7 @@ def test_a_backward_under_autocast_keeps_its_precision(cell, create_graph):
 # --- torch's own checks ---------------------------------------------------------------------
 
 
-# PyTorch's check sends a gradient into the empty c_n of a cell that has none.
-NO_C_N = pytest.mark.xfail(strict=True, reason="the formula hands the kernel a grad_c_n")
-CELLS_AND_MARKS = [
-    pytest.param(cell, id=name, marks=[] if cell.has_c else NO_C_N) for name, cell in CELLS.items()
-]
-
-
-@pytest.mark.parametrize("cell", CELLS_AND_MARKS)
+@each_cell
 @each_keep
 def test_opcheck_of_the_forward(cell, keep):
     tensors = draw(cell, (5, 2, 3, 4))
@@ -572,7 +565,6 @@ def test_wrong_calls_name_argument_found_and_wanted(cell, name, change, error, m
 
 
 @each_cell
-@pytest.mark.xfail(strict=True, reason="only the kernel sees that w_ih is None")
 def test_a_call_without_w_ih(cell):
     tensors = draw(cell, SIZES["some"]) | {"w_ih": None}
     with pytest.raises(TypeError, match="w_ih: found NoneType, wanted a torch.Tensor"):

@@ -40,14 +40,15 @@ class RecurrentChain(Chain):
     def __call__(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, Tensor] | None = None
     ) -> Any:
-        weights, states = self._weights(), self._states(hx)
-        reason = refusal.of_call(self.form, self.module, input, states, weights)
+        # First what costs least: such a call is short.
+        reason = self._why_slower(input)
         if reason is None:
-            T, B = self._steps_and_batch(input)
-            reason = self._why_slower(T, B, input, weights)
+            weights, states = self._weights(), self._states(hx)
+            reason = refusal.of_call(self.form, self.module, input, states, weights)
         self.count(reason)
         if reason is not None:
             return type(self.module).forward(self.module, input, hx)
+        T, B = self._steps_and_batch(input)
         self.shape, self.device = (T, B, self.form.hidden), weights[0].device
         if isinstance(input, PackedSequence):
             return self._packed(input, states, weights)
@@ -78,24 +79,15 @@ class RecurrentChain(Chain):
         T, B = input.shape[:2]
         return (B, T) if self.module.batch_first else (T, B)
 
-    def _why_slower(
-        self, T: int, B: int, input: Tensor | PackedSequence, weights: Sequence[Tensor]
-    ) -> str | None:
+    def _why_slower(self, input: Any) -> str | None:
         if torch.compiler.is_compiling():  # sizes may be symbols there, and have no cost
             return None
-        form = self.form
         data = input.data if isinstance(input, PackedSequence) else input
-        training = torch.is_grad_enabled() and any(t.requires_grad for t in (*weights, data))
-        return planner.hand_over(
-            form.cell,
-            T,
-            B,
-            form.hidden,
-            form.input_size,
-            form.layers * form.directions,
-            training,
-            data.device,
-        )
+        if not isinstance(data, Tensor) or not 2 <= data.dim() <= 3:
+            return None
+        form = self.form
+        T, B = self._steps_and_batch(input)
+        return planner.hand_over(form.cell, T, B, form.hidden, data.device)
 
     def _dense(
         self, input: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]
