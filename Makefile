@@ -51,6 +51,8 @@ format: build
 
 benchmark: build
 	$(BIN)/python experiments/benchmark_recurrent.py
+	$(BIN)/python experiments/benchmark_recurrent.py --grid --seconds 0.25
+	$(BIN)/python experiments/benchmark_planner.py
 
 clean:
 	rm -rf $(VENV) build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
