@@ -241,7 +241,7 @@ def hand_over(cell: str, T: int, B: int, H: int, device: torch.device) -> str | 
         device: where it runs.
     """
     if device.type == "cuda":
-        return "the CUDA kernels of the recurrent cells are not measured against cuDNN yet"
+        return "on CUDA the planner does not choose between cuDNN and the recurrent operators yet"
     if _stock_is_faster(cell, T, B, H):
         return f"at T={T}, B={B}, H={H} PyTorch's own kernel was measured to be faster"
     return None

@@ -49,16 +49,16 @@ def incoming(cell, T, B, H, every_step=True):
     return {n: torch.randn(s, generator=rng, dtype=torch.float64) for n, s in names.items()}
 
 
-def stock(cell, operands, gradients, reverse=False, device="cpu"):
+def stock(cell, operands, gradients, reverse=False):
     """What torch's own layer makes of the same, in float64."""
-    t = {n: v.to(device).clone().requires_grad_() for n, v in operands.items()}
+    t = {n: v.clone().requires_grad_() for n, v in operands.items()}
     B, H = gradients["h_n"].shape
     kind = {"gru": nn.GRU, "lstm": nn.LSTM}.get(cell, nn.RNN)
     more = {"nonlinearity": cell[4:]} if kind is nn.RNN else {}
-    own = kind(t["x"].shape[2], H, bias="b_ih" in t, dtype=torch.float64, device=device, **more)
+    own = kind(t["x"].shape[2], H, bias="b_ih" in t, dtype=torch.float64, **more)
     long = {"w_ih": "weight_ih_l0", "w_hh": "weight_hh_l0", "b_ih": "bias_ih_l0"}
     long["b_hh"] = "bias_hh_l0"
-    zero = torch.zeros(B, H, dtype=torch.float64, device=device)
+    zero = torch.zeros(B, H, dtype=torch.float64)
     state = t.get("h0", zero)[None]
     if cell == "lstm":
         state = (state, t.get("c0", zero)[None])
@@ -69,13 +69,22 @@ def stock(cell, operands, gradients, reverse=False, device="cpu"):
     found["h_n"] = last[0][0] if cell == "lstm" else last[0]
     if cell == "lstm":
         found["c_n"] = last[1][0]
-    loss = sum((found[n] * g.to(device)).sum() for n, g in gradients.items())
+    loss = sum((found[n] * g).sum() for n, g in gradients.items())
     return found | dict(zip([f"grad_{n}" for n in t], torch.autograd.grad(loss, list(t.values()))))
 
 
-def ours(cell, operands, gradients, plan=LINEAR, reverse=False, dtype=torch.float32, wanted=127):
-    t = {n: v.to("cuda", dtype) for n, v in operands.items()}
-    g = {n: v.to("cuda", dtype) for n, v in gradients.items()}
+def ours(
+    cell,
+    operands,
+    gradients,
+    plan=LINEAR,
+    reverse=False,
+    dtype=torch.float32,
+    wanted=127,
+    device="cuda",
+):
+    t = {n: v.to(device, dtype) for n, v in operands.items()}
+    g = {n: v.to(device, dtype) for n, v in gradients.items()}
     common = [t.get(n) for n in NAMES]
     output, h_n, c_n, kept = torch.ops.bppsa.recurrent(cell, *common, reverse, 2, plan[0])
     algorithm, chunk, levels = plan
@@ -90,6 +99,10 @@ def ours(cell, operands, gradients, plan=LINEAR, reverse=False, dtype=torch.floa
 def check(found, wanted, dtype=torch.float32):
     for name, want in wanted.items():
         assert found[name].isfinite().all(), name
+        # A gradient that faded out of the dtype's range can only be found to be nothing.
+        if want.numel() and want.abs().max() < torch.finfo(dtype).tiny:
+            assert found[name].abs().max() <= torch.finfo(dtype).tiny, name
+            continue
         error = relative_error(found[name], want)
         assert error <= TOLERANCE[dtype], (name, error)
 
@@ -155,10 +168,10 @@ def test_wanted(cell):
 
 @each_cell
 def test_long(cell):
-    """More steps than a grid has rows, against float64 on the same device."""
+    """More steps than a grid has rows or cuDNN takes, against the CPU's operator in float64."""
     T, B, H = 70000, 2, 20
     operands, gradients = layer(cell, T, B, 1, H), incoming(cell, T, B, H)
-    wanted = stock(cell, operands, gradients, device="cuda")
+    wanted = ours(cell, operands, gradients, dtype=torch.float64, device="cpu")
     for plan in (LINEAR, ("chunked", 64, 0), ("chunked", 500, 0), ("blelloch", 0, 5)):
         check(ours(cell, operands, gradients, plan), wanted)
 
