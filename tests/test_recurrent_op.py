@@ -627,3 +627,27 @@ def test_kernel_arguments_are_checked_below_python_too(cell):
         backward(cell.name, output, None, None, *rest, "fast", 0, 0, 1)
     with pytest.raises(RuntimeError, match="chunk: found 0"):
         backward(cell.name, output, None, None, *rest, "chunked", 0, 0, 1)
+
+
+@pytest.mark.parametrize("cell", [c for c in CELLS.values() if c.name != "rnn_relu"], ids=str)
+@pytest.mark.parametrize("H", [1, 5, 20, 23])
+def test_what_saturates_stays_apart(cell, H):
+    """Infinite inputs saturate gates; kernels pad H, and infinity times nothing is no number."""
+    P = max(1, H // 2) if cell.projected else H
+    torch.manual_seed(0)
+    kind = {"rnn_tanh": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[cell.name]
+    layer = kind(3, H, **({"proj_size": P} if P != H else {}))
+    x = torch.randn(6, 3, 3)
+    x[2, 1, 0], x[4, 2, 2] = torch.inf, -torch.inf
+    found = []
+    for attached in (False, True):
+        if attached:
+            bl.attach(layer)
+        layer.zero_grad()
+        output = layer(x)[0]
+        output.sum().backward()
+        # The gradient of W_ih holds 0 * inf in PyTorch, too.
+        found.append((output, layer.weight_hh_l0.grad, layer.bias_ih_l0.grad))
+    for by_torch, by_scan in zip(*found, strict=True):
+        torch.testing.assert_close(by_scan, by_torch, equal_nan=True, rtol=1e-4, atol=1e-5)
+        assert by_scan.isfinite().all()

@@ -431,7 +431,9 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     T, B, _ = x.shape
     H, P = w_hh.shape[0] // _CELLS[cell][1], w_hh.shape[1]
-    kept = {"gru": (0, 0, 4 * H), "lstm": (0, H, 5 * H)}.get(cell, (0, 0, 0))[keep]
+    units = 1 if x.device.type == "cuda" else 16 // x.dtype.itemsize
+    padded = (H + units - 1) // units * units
+    kept = {"gru": (0, 0, 4), "lstm": (0, 1, 5)}.get(cell, (0, 0, 0))[keep] * padded
     return (
         x.new_empty((T, B, P)),
         x.new_empty((B, P)),

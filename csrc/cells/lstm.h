@@ -12,7 +12,7 @@
 #pragma once
 
 #include "../cpu/activations.h"
-#include "../recurrent/rows.h"
+#include "../recurrent/weights.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -20,101 +20,82 @@ template <typename T_>
 struct Lstm {
   using T = T_;
   static constexpr int kGates = 4;
+  static constexpr int kTogether = 3;  // i, f, o
+  static constexpr int gate_together(int i) { return i < 2 ? i : 3; }
+  static constexpr int kLastGate = 2;
   static constexpr int kBlocks = 4;
   static constexpr int kFromX = 0;
   static constexpr int kFromH = 0;
   static constexpr int gate_of_x(int block) { return block; }
-  static constexpr int64_t kept_width(int64_t H) { return 5 * H; }
+  static constexpr int kKept = 5;  // i, f and o block by block, g, c
   static constexpr bool kCarriesCell = true;
 
-  // The pre-activations go through as one row of 4H numbers, in vectors that know no gates; what a
-  // gate's activation differs by is a number a column.
-  template <int W>
-  static constexpr int kColumnWidth = 4 * W < kMaxWidth<T> ? 4 * W : kMaxWidth<T>;
-
-  template <int W>
-  static void pack(int64_t inputs, int64_t H, const T* w, T* panels) {
-    make_panels<T, kColumnWidth<W>>(inputs, 4 * H, w, 1, inputs, panels);
-  }
-
-  // s.kept: rows of i, f, g, o, or none (they are then in s.scratch). c_t goes to s.c_next.
-  template <int W>
   static void forward(const ForwardWeights<T>& w, const ForwardStep<T>& s) {
-    using V = Vec<T, W>;
-    constexpr int WC = kColumnWidth<W>;
-    const int64_t H = w.H;
-    const Rows<T> gates = s.kept ? s.kept : Rows<T>{s.scratch, 4 * H};
-    for_each_tile<T, WC>(s.n, 4 * H, [&](auto& tile) __attribute__((always_inline)) {
-      tile.clear();
-      if (s.h) tile.multiply_add_panel(w.P, s.h.data, s.h.ld, w.h);
-      if (s.x_part)
-        tile.add_rows(s.x_part.data, s.x_part.ld);
-      else
-        tile.multiply_add_panel(w.I, s.x.data, s.x.ld, w.x);
-      tile.add_row(w.bias);
-      tile.map([&](Vec<T, WC> z, int64_t, int64_t column) __attribute__((always_inline)) {
-        return tanh_or_sigmoid<T, WC>(z, load<T, WC>(w.is_tanh + column));
-      });
-      tile.store_rows(gates.data, gates.ld);
-    });
-    for (int64_t row = 0; row < s.n; ++row) {
-      const T* gate = gates[row];
-      const T* c_prev = s.c ? s.c[row] : nullptr;
-      T *c_next = s.c_next[row], *out = s.out[row];
-      for (int64_t block = 0; block < H; block += W) {
-        const int64_t k = min(block, H - W);
-        const V i = load<T, W>(gate + k), f = load<T, W>(gate + H + k);
-        const V g = load<T, W>(gate + 2 * H + k), o = load<T, W>(gate + 3 * H + k);
-        const V c = f * (c_prev ? load<T, W>(c_prev + k) : V{}) + i * g;
-        store<T, W>(c_next + k, c);
-        store<T, W>(out + k, o * tanh<T, W>(c));
-      }
-    }
+    constexpr int kW = kMaxWidth<T>;
+    const int64_t padded = w.padded;
+    pre_activations<true, true>(w, w.together, w.together.bias, s, s.gates,
+                                [](Vec<T, kW> z)
+                                    __attribute__((always_inline)) { return sigmoid<T, kW>(z); });
+    pre_activations<true, true>(
+        w, w.last, w.last.bias, s, Rows<T>{s.gates.data + 3 * padded, s.gates.ld},
+        [](Vec<T, kW> z) __attribute__((always_inline)) { return tanh<T, kW>(z); });
+    for_each_block<T>(s.n, padded,
+                      [&](auto lanes, int64_t row, int64_t k) __attribute__((always_inline)) {
+                        using L = decltype(lanes);
+                        const int64_t ld = s.gates.ld;
+                        const T* i_at = s.gates.at(row, 3 * k);
+                        const auto i = L::load(i_at, ld), f = L::load(i_at + L::W, ld),
+                                   o = L::load(i_at + 2 * L::W, ld);
+                        const auto g = L::load(s.gates.at(row, 3 * padded + k), ld);
+                        const auto c = f * L::load(s.c.at(row, k), s.c.ld) + i * g;
+                        L::store(s.c_next.at(row, k), s.c_next.ld, c);
+                        L::store(s.out.at(row, k), s.out.ld, o * tanh<T, L::kAll>(c));
+                      });
   }
 
   // A row of s.d: d_i, d_f, d_g, d_o; with a projection also g_h and m, whose products are W_hr's
   // gradient.
-  template <int W>
-  static void backward(const Layer<T>& layer, const Multiplier<T>& times_w_hh,
+  static void backward(const Layer<T>& layer, const BackwardWeights<T>& w,
                        const BackwardStep<T>& s) {
-    using V = Vec<T, W>;
-    const int64_t H = layer.H, P = layer.P;
-    if (layer.w_hr) project<W>(layer, s);
-    for (int64_t row = 0; row < s.n; ++row) {
-      const T *kept = s.kept[row], *g_c = s.g[row] + P;
-      const T* g_m = layer.w_hr ? s.scratch + row * H : s.g[row];
-      const T* c_prev = s.c_prev ? s.c_prev[row] : nullptr;
-      const T* m = layer.w_hr ? nullptr : s.h[row];
-      T *d = s.d[row], *out_c = s.out[row] + P;
-      for (int64_t v = 0; v < H; v += W) {
-        const int64_t k = min(v, H - W);
-        const V i = load<T, W>(kept + k), f = load<T, W>(kept + H + k);
-        const V g = load<T, W>(kept + 2 * H + k), o = load<T, W>(kept + 3 * H + k);
-        // Without a projection tanh(c) is h / o, to the last place and for less than a tanh.
-        const V tanh_c =
-            m ? load<T, W>(m + k) * reciprocal<W>(o) : tanh<T, W>(load<T, W>(kept + 4 * H + k));
-        const V c = c_prev ? load<T, W>(c_prev + k) : V{};
-        const V gm = load<T, W>(g_m + k);
-        const V e = load<T, W>(g_c + k) + gm * o * (1 - tanh_c * tanh_c);
-        store<T, W>(d + k, e * g * (i * (1 - i)));
-        store<T, W>(d + H + k, e * c * (f * (1 - f)));
-        store<T, W>(d + 2 * H + k, e * i * (1 - g * g));
-        store<T, W>(d + 3 * H + k, gm * tanh_c * (o * (1 - o)));
-        store<T, W>(out_c + k, e * f);
-        if (layer.w_hr) store<T, W>(d + 4 * H + P + k, o * tanh_c);
-      }
-    }
-    times_w_hh(s.n, s.d.data, s.d.ld, s.direct.data, s.direct.ld, s.out.data, s.out.ld);
+    const int64_t H = layer.H, padded = layer.padded, padded_P = layer.padded_P;
+    if (layer.w_hr) project(layer, w, s);
+    const ConstRows<T> g_h = layer.w_hr ? ConstRows<T>{s.scratch, padded} : s.g;
+    for_each_block<T>(
+        s.n, padded, [&](auto lanes, int64_t row, int64_t k) __attribute__((always_inline)) {
+          using L = decltype(lanes);
+          const int64_t ld = s.kept.ld;
+          const T* i_at = s.kept.at(row, 3 * k);
+          T* d = s.d.at(row, k);
+          const auto i = L::load(i_at, ld), f = L::load(i_at + L::W, ld),
+                     o = L::load(i_at + 2 * L::W, ld);
+          const auto g = L::load(s.kept.at(row, 3 * padded + k), ld);
+          // Without a projection tanh(c) is h / o, to the last place and for less than a tanh.
+          const auto tanh_c =
+              layer.w_hr ? tanh<T, L::kAll>(L::load(s.kept.at(row, 4 * padded + k), ld))
+                         : L::load_first(s.h.at(row, k), s.h.ld, H - k) * reciprocal<L::kAll>(o);
+          const auto c = L::load_first(s.c_prev.at(row, k), s.c_prev.ld, s.c_width - k);
+          const auto g_m = L::load(g_h.at(row, k), g_h.ld);
+          const auto e =
+              L::load(s.g.at(row, padded_P + k), s.g.ld) + g_m * (o * (1 - tanh_c * tanh_c));
+          L::store(d, s.d.ld, e * (g * (i * (1 - i))));
+          L::store(d + padded, s.d.ld, e * (c * (f * (1 - f))));
+          L::store(d + 2 * padded, s.d.ld, e * (i * (1 - g * g)));
+          L::store(d + 3 * padded, s.d.ld, g_m * (tanh_c * (o * (1 - o))));
+          L::store(s.out.at(row, padded_P + k), s.out.ld, e * f);
+          if (layer.w_hr) L::store(d + 4 * padded + padded_P, s.d.ld, o * tanh_c);
+        });
+    clear_padding(s.n, kBlocks, H, s.d.data, s.d.ld);
+    w.w_hh(s.n, s.d.data, s.d.ld, s.direct.data, s.direct.ld, layer.P, s.out.data, s.out.ld);
   }
 
  private:
   // scratch = g_m = g_h W_hr, and g_h beside d.
-  template <int W>
-  static void project(const Layer<T>& layer, const BackwardStep<T>& s) {
-    const int64_t H = layer.H, P = layer.P;
-    multiply_rows_of_width<T, W, false>(s.n, P, H, s.g.data, s.g.ld, layer.w_hr, nullptr, 0,
-                                        s.scratch, H);
-    for (int64_t row = 0; row < s.n; ++row) std::memcpy(s.d[row] + 4 * H, s.g[row], P * sizeof(T));
+  static void project(const Layer<T>& layer, const BackwardWeights<T>& w,
+                      const BackwardStep<T>& s) {
+    const int64_t padded = layer.padded, padded_P = layer.padded_P;
+    w.w_hr(s.n, s.g.data, s.g.ld, nullptr, 0, 0, s.scratch, padded);
+    for (int64_t row = 0; row < s.n; ++row)
+      std::memcpy(s.d[row] + 4 * padded, s.g[row], padded_P * sizeof(T));
   }
 };
 

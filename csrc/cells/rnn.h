@@ -6,19 +6,22 @@
 #pragma once
 
 #include "../cpu/activations.h"
-#include "../recurrent/rows.h"
+#include "../recurrent/weights.h"
 
 namespace bppsa::BPPSA_ISA {
 
 template <typename T_, bool kRelu>
 struct Rnn {
   using T = T_;
-  static constexpr int kGates = 1;   // blocks of H pre-activations
-  static constexpr int kBlocks = 1;  // blocks of H numbers in a row of their gradients
+  static constexpr int kGates = 1;     // of H pre-activations
+  static constexpr int kTogether = 0;  // gates in the first section of pre-activations,
+  static constexpr int gate_together(int) { return 0; }  // which they are,
+  static constexpr int kLastGate = 0;                    // and the one left
+  static constexpr int kBlocks = 1;  // blocks of padded units in a row of their gradients
   static constexpr int kFromX = 0;   // first of the kGates blocks that go with W_ih,
   static constexpr int kFromH = 0;   // and with W_hh
   static constexpr int gate_of_x(int block) { return block; }
-  static constexpr int64_t kept_width(int64_t) { return 0; }
+  static constexpr int kKept = 0;  // blocks of padded units that the forward keeps
   static constexpr bool kCarriesCell = false;
 
   template <int W>
@@ -28,42 +31,32 @@ struct Rnn {
     return select<T, W>(z < T(0), Vec<T, W>{}, z);
   }
 
-  template <int W>
-  static void pack(int64_t inputs, int64_t H, const T* w, T* panels) {
-    make_panels<T, W>(inputs, H, w, 1, inputs, panels);
-  }
-
-  template <int W>
   static void forward(const ForwardWeights<T>& w, const ForwardStep<T>& s) {
-    for_each_tile<T, W>(s.n, w.H, [&](auto& tile) __attribute__((always_inline)) {
-      tile.clear();
-      if (s.h) tile.multiply_add_panel(w.P, s.h.data, s.h.ld, w.h);
-      if (s.x_part)
-        tile.add_rows(s.x_part.data, s.x_part.ld);
-      else
-        tile.multiply_add_panel(w.I, s.x.data, s.x.ld, w.x);
-      tile.add_row(w.bias);
-      tile.map([](Vec<T, W> z, int64_t, int64_t) { return activate<W>(z); });
-      tile.store_rows(s.out.data, s.out.ld);
-    });
+    constexpr int W = kMaxWidth<T>;
+    pre_activations<true, true>(w, w.last, w.last.bias, s, s.out,
+                                [](Vec<T, W> z)
+                                    __attribute__((always_inline)) { return activate<W>(z); });
   }
 
   // phi'(z) * g. For relu a choice, not a product, as in torch: 0 * inf would make a NaN.
-  BPPSA_INLINE static T times_slope(T h, T g) {
-    if constexpr (kRelu) return h <= 0 ? T(0) : g;
+  template <int W>
+  BPPSA_INLINE static Vec<T, W> times_slope(Vec<T, W> h, Vec<T, W> g) {
+    if constexpr (kRelu) return select<T, W>(h <= T(0), Vec<T, W>{}, g);
     return (1 - h * h) * g;
   }
 
-  template <int W>
-  static void backward(const Layer<T>& layer, const Multiplier<T>& times_w_hh,
+  static void backward(const Layer<T>& layer, const BackwardWeights<T>& w,
                        const BackwardStep<T>& s) {
     const int64_t H = layer.H;
-    for (int64_t r = 0; r < s.n; ++r) {
-      const T *h = s.h[r], *g = s.g[r];
-      T* d = s.d[r];
-      for (int64_t i = 0; i < H; ++i) d[i] = times_slope(h[i], g[i]);
-    }
-    times_w_hh(s.n, s.d.data, s.d.ld, s.direct.data, s.direct.ld, s.out.data, s.out.ld);
+    for_each_block<T>(s.n, layer.padded,
+                      [&](auto lanes, int64_t row, int64_t k) __attribute__((always_inline)) {
+                        using L = decltype(lanes);
+                        const auto h = L::load_first(s.h.at(row, k), s.h.ld, H - k);
+                        const auto g = L::load(s.g.at(row, k), s.g.ld);
+                        L::store(s.d.at(row, k), s.d.ld, times_slope<L::kAll>(h, g));
+                      });
+    clear_padding(s.n, kBlocks, H, s.d.data, s.d.ld);
+    w.w_hh(s.n, s.d.data, s.d.ld, s.direct.data, s.direct.ld, layer.P, s.out.data, s.out.ld);
   }
 };
 

@@ -18,16 +18,33 @@ BPPSA_INLINE Vec<T, W> select(Vec<typename IntOf<T>::type, W> mask, Vec<T, W> a,
   return mask ? a : b;
 }
 
+template <typename T, int W>
+BPPSA_INLINE Vec<typename IntOf<T>::type, W> bits_of(Vec<T, W> x) {
+  Vec<typename IntOf<T>::type, W> bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+
+template <typename T, int W>
+BPPSA_INLINE Vec<T, W> from_bits(Vec<typename IntOf<T>::type, W> bits) {
+  Vec<T, W> x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
+// The bits of a sign.
+template <typename T, int W>
+BPPSA_INLINE Vec<typename IntOf<T>::type, W> sign_of(Vec<T, W> x) {
+  return bits_of<T, W>(x) & (typename IntOf<T>::type(1) << (8 * sizeof(T) - 1));
+}
+
 // 2^n for integral n in the range of normal numbers.
 template <typename T, int W>
 BPPSA_INLINE Vec<T, W> exp2i(Vec<T, W> n) {
   using I = typename IntOf<T>::type;
   constexpr int kMantissa = sizeof(T) == 4 ? 23 : 52;
   constexpr I kBias = sizeof(T) == 4 ? 127 : 1023;
-  const Vec<I, W> bits = (__builtin_convertvector(n, Vec<I, W>) + kBias) << kMantissa;
-  Vec<T, W> r;
-  std::memcpy(&r, &bits, sizeof(r));
-  return r;
+  return from_bits<T, W>((__builtin_convertvector(n, Vec<I, W>) + kBias) << kMantissa);
 }
 
 template <int W>
@@ -45,12 +62,10 @@ BPPSA_INLINE Vec<double, W> exp_reduced(Vec<double, W> x, Vec<double, W> n) {
 
 template <int W>
 BPPSA_INLINE Vec<float, W> tanh_small(Vec<float, W> x, Vec<float, W> z) {
-  Vec<float, W> p = splat<float, W>(-5.70498872745e-3f);
-  p = p * z + 2.06390887954e-2f;
-  p = p * z + -5.37397155531e-2f;
-  p = p * z + 1.33314422036e-1f;
-  p = p * z + -3.33332819422e-1f;
-  return p * z * x + x;
+  const Vec<float, W> high = (-5.70498872745e-3f * z + 2.06390887954e-2f) * (z * z);
+  const Vec<float, W> p =
+      (high + (-5.37397155531e-2f * z + 1.33314422036e-1f)) * z + -3.33332819422e-1f;
+  return p * (z * x) + x;
 }
 
 template <int W>
@@ -73,32 +88,30 @@ BPPSA_INLINE Vec<double, W> exp_in_range(Vec<double, W> x) {
   return exp_reduced<W>(x, n) * exp2i<double, W>(n);
 }
 
-// x = n ln 2 + r, |r| <= ln 2 / 2: expm1(r) and 2^n.
+// exp(s x) = 2^n (1 + p) for |s x| <= 87, s = 1 or 2. With x = n (ln 2 / s) + r, p = expm1(s r), to
+// 2^-26; the polynomial is evaluated in pairs, as a step of a recurrence waits for it.
 template <int W>
 struct ReducedExp {
-  Vec<float, W> m, scale;
+  Vec<float, W> p, scale;
 };
 
-template <int W>
+template <int W, int s>
 BPPSA_INLINE ReducedExp<W> reduced_exp(Vec<float, W> x) {
   constexpr float kMagic = 12582912;  // 1.5 * 2^23: adding it rounds to nearest
-  const Vec<float, W> shifted = x * 1.44269504088896340736f + kMagic;
+  const Vec<float, W> shifted = x * (s * 1.44269504088896340736f) + kMagic;
   const Vec<float, W> n = shifted - kMagic;
-  const Vec<float, W> r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  Vec<float, W> p = splat<float, W>(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  // The low bits of `shifted` are those of n: up into the exponent. (A NaN makes nonsense here, but
-  // m is a NaN then.)
-  Vec<int32_t, W> bits;
-  std::memcpy(&bits, &shifted, sizeof(bits));
-  bits = (bits << 23) + (127 << 23);
+  // ln 2 is by luck a float to 2^-28, so it need not be subtracted in two parts.
+  const Vec<float, W> r = x - n * (0.693147180559945309417f / s);
+  const Vec<float, W> r2 = r * r;
+  const Vec<float, W> low = r * (s * s * s * 1.666654236e-1f) + s * s * 4.999999813e-1f;
+  const Vec<float, W> middle =
+      r * (s * s * s * s * s * 8.366690336e-3f) + s * s * s * s * 4.166720493e-2f;
+  const Vec<float, W> high = r2 * (s * s * s * s * s * s * 1.388251357e-3f) + middle;
   ReducedExp<W> result;
-  result.m = p * (r * r) + r;
-  std::memcpy(&result.scale, &bits, sizeof(bits));
+  result.p = (high * r2 + low) * r2 + s * r;
+  // The low bits of `shifted` are those of n: up into the exponent. (A NaN makes nonsense here, but
+  // p is a NaN then.)
+  result.scale = from_bits<float, W>((bits_of<float, W>(shifted) << 23) + (127 << 23));
   return result;
 }
 
@@ -123,31 +136,33 @@ BPPSA_INLINE Vec<double, W> reciprocal(Vec<double, W> x) {
   return 1 / x;
 }
 
-// a / b, to about half a unit in the last place more than a division: the quotient, corrected by
-// what it leaves.
-template <int W>
-BPPSA_INLINE Vec<float, W> quotient(Vec<float, W> a, Vec<float, W> b) {
-  const Vec<float, W> r = reciprocal<W>(b), q = a * r;
-  return q + r * (a - q * b);
+// The lesser, or x where it is a NaN.
+template <typename T, int W>
+BPPSA_INLINE Vec<T, W> at_most(Vec<T, W> limit, Vec<T, W> x) {
+#if defined(__AVX512VL__)
+  if constexpr (sizeof(T) == 4 && W == 16) return _mm512_maskz_min_ps(0xffff, limit, x);
+  if constexpr (sizeof(T) == 4 && W == 8) return _mm256_maskz_min_ps(0xff, limit, x);
+  if constexpr (sizeof(T) == 4 && W == 4) return _mm_maskz_min_ps(0xf, limit, x);
+#endif
+  return select<T, W>(x > limit, limit, x);
 }
 
-// A NaN compares false and stays a NaN.
+// x between -limit and limit; a NaN stays a NaN.
 template <typename T, int W>
 BPPSA_INLINE Vec<T, W> clamp(Vec<T, W> x, T limit) {
   const Vec<T, W> high = splat<T, W>(limit);
-  const Vec<T, W> below = select<T, W>(x > high, high, x);
-  return select<T, W>(below < -high, -high, below);
+  return -at_most<T, W>(high, -at_most<T, W>(high, x));
 }
 
 template <int W>
 BPPSA_INLINE Vec<float, W> tanh_of(Vec<float, W> x) {
-  const Vec<float, W> a = select<float, W>(x < 0, -x, x);
+  const Vec<int32_t, W> sign = sign_of<float, W>(x);
+  const Vec<float, W> a = from_bits<float, W>(bits_of<float, W>(x) ^ sign);
   // Beyond 10 the result is 1 to the last place.
-  const Vec<float, W> limit = splat<float, W>(10);
-  const ReducedExp<W> e = reduced_exp<W>(2 * select<float, W>(a > limit, limit, a));
-  const Vec<float, W> large = 1 - 2 * reciprocal<W>(e.scale * e.m + (e.scale + 1));
+  const ReducedExp<W> e = reduced_exp<W, 2>(at_most<float, W>(splat<float, W>(10), a));
+  const Vec<float, W> large = 1 - 2 * reciprocal<W>(e.scale * e.p + (e.scale + 1));
   return select<float, W>(a < 0.625f, tanh_small<W>(x, x * x),
-                          select<float, W>(x < 0, -large, large));
+                          from_bits<float, W>(bits_of<float, W>(large) ^ sign));
 }
 
 template <int W>
@@ -165,8 +180,8 @@ BPPSA_INLINE Vec<double, W> tanh_of(Vec<double, W> x) {
 // Beyond the limits the result is 1, or smaller than any that is not rounded away.
 template <int W>
 BPPSA_INLINE Vec<float, W> sigmoid_of(Vec<float, W> x) {
-  const ReducedExp<W> e = reduced_exp<W>(clamp<float, W>(-x, 87));
-  return reciprocal<W>(e.scale * e.m + e.scale + 1);
+  const ReducedExp<W> e = reduced_exp<W, 1>(clamp<float, W>(-x, 87));
+  return reciprocal<W>(e.scale * e.p + (e.scale + 1));
 }
 
 template <int W>
@@ -182,20 +197,6 @@ BPPSA_INLINE Vec<T, W> tanh(Vec<T, W> x) {
 template <typename T, int W>
 BPPSA_INLINE Vec<T, W> sigmoid(Vec<T, W> x) {
   return sigmoid_of<W>(x);
-}
-
-// tanh where is_tanh is 1, sigmoid where it is 0. With s = 1 + is_tanh, m = expm1(s x):
-//   tanh x = m / (m + 2),   sigmoid x = (m + 1) / (m + 2)
-template <typename T, int W>
-BPPSA_INLINE Vec<T, W> tanh_or_sigmoid(Vec<T, W> x, Vec<T, W> is_tanh) {
-  if constexpr (sizeof(T) == 4) {
-    const ReducedExp<W> e = reduced_exp<W>(clamp<float, W>(x + x * is_tanh, 87));
-    const Vec<float, W> power = e.scale * e.m;  // m + 1 = power + scale
-    const Vec<float, W> above = power + (e.scale - is_tanh);
-    return quotient<W>(above, (power + e.scale) + 1);
-  } else {
-    return select<T, W>(is_tanh > T(0), tanh<T, W>(x), sigmoid<T, W>(x));
-  }
 }
 
 }  // namespace bppsa::BPPSA_ISA

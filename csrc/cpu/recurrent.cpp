@@ -20,10 +20,13 @@ static int64_t gates_of(RecurrentCell cell) {
   return cell == RecurrentCell::lstm ? 4 : cell == RecurrentCell::gru ? 3 : 1;
 }
 
-static int64_t kept_width_of(RecurrentCell cell, int64_t H, int64_t keep) {
+// In blocks of H units, rounded up to whole vectors of 16 bytes (recurrent/units.h).
+static int64_t kept_width_of(const RecurrentArgs& args, int64_t keep) {
   STD_TORCH_CHECK(keep >= 0 && keep <= 2, "keep: found ", keep, ", wanted 0, 1 or 2");
-  if (cell == RecurrentCell::gru) return keep == 2 ? 4 * H : 0;
-  if (cell == RecurrentCell::lstm) return keep == 2 ? 5 * H : keep == 1 ? H : 0;
+  const int64_t units = args.storage == Storage::f64 ? 2 : 4;
+  const int64_t padded = (args.H + units - 1) / units * units;
+  if (args.cell == RecurrentCell::gru) return keep == 2 ? 4 * padded : 0;
+  if (args.cell == RecurrentCell::lstm) return keep == 2 ? 5 * padded : keep == 1 ? padded : 0;
   return 0;
 }
 
@@ -91,7 +94,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent_cpu(
   set_operands(args, cell, {x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr}, reverse);
   const int64_t T = args.T, B = args.B;
   const bool lstm = args.cell == RecurrentCell::lstm;
-  args.kept_width = kept_width_of(args.cell, args.H, keep);
+  args.kept_width = kept_width_of(args, keep);
   Tensor output = empty_beside(x, {T, B, args.P});
   Tensor kept = empty_beside(x, {T, B, args.kept_width});
   Tensor h_n = empty_beside(x, {B, args.P});
@@ -121,9 +124,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> recur
   const bool lstm = args.cell == RecurrentCell::lstm;
   check_operand(output, "output", x, {T, B, P});
   args.kept_width = kept.dim() == 3 ? kept.size(2) : -1;
-  STD_TORCH_CHECK(args.kept_width == kept_width_of(args.cell, H, 1) ||
-                      args.kept_width == kept_width_of(args.cell, H, 2),
-                  "kept: wanted what a forward with keep = 1 or 2 returned");
+  STD_TORCH_CHECK(
+      args.kept_width == kept_width_of(args, 1) || args.kept_width == kept_width_of(args, 2),
+      "kept: wanted what a forward with keep = 1 or 2 returned");
   check_operand(kept, "kept", x, {T, B, args.kept_width});
   args.output = const_cast<void*>(last_step(output, reverse));
   args.kept = kept.data_ptr();

@@ -12,15 +12,18 @@
 //
 // A last partial vector is laid over its neighbour: columns [n - W, n). The overlap is
 // computed twice by the same operations, so both stores write the same bits. It follows
-// that the destination must not be one of the operands.
+// that the destination must not be one of the operands. Where the columns are padded (kPadded: B in
+// panels that are filled up with zeros), the last vector begins where the one before it ends and
+// only its columns are stored: a load of what two stores wrote would wait for both. And if only a
+// half or a quarter of it is used, it takes two or four k at a time (NarrowTile).
 #pragma once
 
 #include "buffer.h"
-#include "vec.h"
+#include "lanes.h"
 
 namespace bppsa::BPPSA_ISA {
 
-template <typename T_, int W, int MR, int NV>
+template <typename T_, int W, int MR, int NV, bool kPadded>
 struct Tile {
   using T = T_;
   using V = Vec<T, W>;
@@ -29,6 +32,7 @@ struct Tile {
 
   V acc[MR][NV];
   int64_t row;
+  int64_t cols;   // of the whole matrix
   int64_t first;  // number of its first vector, in the order of the panels of a matrix
   int64_t col[NV];
 
@@ -50,7 +54,17 @@ struct Tile {
       for (int v = 0; v < NV; ++v) acc[r][v] += load<T, W>(p + (row + r) * ld + col[v]);
   }
 
-  // B in panels: what the tile reads lies in one piece, see Panels.
+  // Rows of no more than n numbers.
+  BPPSA_INLINE void add_rows_of(int64_t n, const T* p, int64_t ld) {
+    const int64_t in_last = n - col[NV - 1];
+    for (int r = 0; r < MR; ++r) {
+      const T* from = p + (row + r) * ld;
+      for (int v = 0; v + 1 < NV; ++v) acc[r][v] += load<T, W>(from + col[v]);
+      acc[r][NV - 1] += load_first<T, W>(from + col[NV - 1], in_last);
+    }
+  }
+
+  // B in panels: what the tile reads lies in one piece, see panels.h.
   BPPSA_INLINE void multiply_add_panel(int64_t K, const T* a, int64_t lda, const T* panels) {
     const T* panel = panels + first * W * K;
     multiply_add_with(K, a, lda, [&](int64_t k, int v) { return panel + (k * NV + v) * W; });
@@ -92,16 +106,25 @@ struct Tile {
     }
   }
 
-  // f(vector, its row, its first column).
+  // Ends the products; what is added from here on is added to sums.
+  BPPSA_INLINE void sum() {}
+
   template <class F>
   BPPSA_INLINE void map(const F& f) {
     for (int r = 0; r < MR; ++r)
-      for (int v = 0; v < NV; ++v) acc[r][v] = f(acc[r][v], row + r, col[v]);
+      for (int v = 0; v < NV; ++v) acc[r][v] = f(acc[r][v]);
   }
 
   BPPSA_INLINE void store_rows(T* p, int64_t ld) const {
-    for (int r = 0; r < MR; ++r)
-      for (int v = 0; v < NV; ++v) store<T, W>(p + (row + r) * ld + col[v], acc[r][v]);
+    const int64_t in_last = cols - col[NV - 1];
+    for (int r = 0; r < MR; ++r) {
+      T* out = p + (row + r) * ld;
+      for (int v = 0; v + 1 < NV; ++v) store<T, W>(out + col[v], acc[r][v]);
+      if (!kPadded || in_last >= W)
+        store<T, W>(out + col[NV - 1], acc[r][NV - 1]);
+      else
+        store_first<T, W>(out + col[NV - 1], acc[r][NV - 1], in_last);
+    }
   }
 
  private:
@@ -115,76 +138,179 @@ struct Tile {
   }
 };
 
+// The columns of a product that are left over: W / KP of them. A vector holds KP terms of the sum
+// for each, lane column * KP + k, and is multiplied by KP numbers of A over and over; `sum` adds up
+// the terms and lays KP rows into one vector.
+template <typename T_, int W, int MR, int KP>
+struct NarrowTile {
+  using T = T_;
+  using V = Vec<T, W>;
+  static constexpr int kCols = W / KP;
+  static constexpr int NP = (MR + KP - 1) / KP;
+  using Rows = Lanes<T, kCols, KP>;
+
+  V part[MR];
+  V acc[NP];
+  int64_t row;
+  int64_t first;
+  int64_t col;
+
+  BPPSA_INLINE void clear() {
+    for (int r = 0; r < MR; ++r) part[r] = V{};
+  }
+
+  BPPSA_INLINE void multiply_add_panel(int64_t K, const T* a, int64_t lda, const T* panels) {
+    const T* b = panels + first * W * K;
+    int64_t k = 0;
+    for (; k + KP <= K; k += KP, b += W) {
+      const V x = load<T, W>(b);
+      for (int r = 0; r < MR; ++r) part[r] += repeat<T, W, KP>(a + (row + r) * lda + k) * x;
+    }
+    if (k == K) return;
+    // What is left over, in the first term alone: elsewhere is nothing, and infinity times that.
+    Vec<typename IntOf<T>::type, W> is_first;
+    for (int i = 0; i < W; ++i) is_first[i] = i % KP == 0 ? -1 : 0;
+    for (; k < K; ++k, b += W) {
+      const V x = load<T, W>(b);
+      for (int r = 0; r < MR; ++r)
+        part[r] = is_first ? part[r] + a[(row + r) * lda + k] * x : part[r];
+    }
+  }
+
+  BPPSA_INLINE void sum() {
+    for (int i = 0; i < NP; ++i) {
+      const auto pair = [&](int r) __attribute__((always_inline)) {
+        return pair_sums<T, W>(part[min(i * KP + r, MR - 1)], part[min(i * KP + r + 1, MR - 1)]);
+      };
+      if constexpr (KP == 2)
+        acc[i] = pair(0);
+      else
+        acc[i] = pair_sums<T, W>(pair(0), pair(2));
+    }
+  }
+
+  BPPSA_INLINE void add_row(const T* p) {
+    const V x = repeat<T, W, kCols>(p + col);
+    for (int i = 0; i < NP; ++i) acc[i] += x;
+  }
+
+  BPPSA_INLINE void add_rows(const T* p, int64_t ld) { add_rows_of(col + kCols, p, ld); }
+
+  BPPSA_INLINE void add_rows_of(int64_t n, const T* p, int64_t ld) {
+    for (int i = 0; i < NP; ++i)
+      acc[i] += Rows::gather([&](int r) __attribute__((always_inline)) {
+        const T* from = p + (row + min(i * KP + r, MR - 1)) * ld + col;
+        return load_first<T, kCols>(from, n - col);
+      });
+  }
+
+  template <class F>
+  BPPSA_INLINE void map(const F& f) {
+    for (int i = 0; i < NP; ++i) acc[i] = f(acc[i]);
+  }
+
+  BPPSA_INLINE void store_rows(T* p, int64_t ld) const {
+    for (int i = 0; i < NP; ++i)
+      Rows::store(p + (row + i * KP) * ld + col, ld, acc[i], min(KP, MR - i * KP));
+  }
+};
+
+// How the columns of a padded product are shared out: whole vectors (the last perhaps not quite
+// full), and the terms a narrow last one takes at a time (or 1: there is none).
+template <typename T, int W>
+struct Columns {
+  int64_t vectors;
+  int narrow;
+
+  constexpr explicit Columns(int64_t cols)
+      : vectors(cols / W),
+        narrow(cols % W * 4 == W   ? 4
+               : cols % W * 2 == W ? 2
+                                   : 1) {
+    if (cols % W && narrow == 1) ++vectors;
+  }
+};
+
 // A tile's rows and vectors a row: accumulators, vectors of B and a broadcast fit the registers.
 constexpr int kTileRows = BPPSA_VECTOR_REGISTERS >= 32 ? 8 : 4;
 constexpr int kTileVectors = 3;
 
-template <typename T, int W, int MR, int NV, class Body>
+template <typename T, int W, int MR, int NV, bool kPadded, class Body>
 BPPSA_INLINE void run_tile(int64_t row, int64_t first, int64_t cols, const Body& body) {
-  Tile<T, W, MR, NV> tile;
+  Tile<T, W, MR, NV, kPadded> tile;
   tile.row = row;
+  tile.cols = cols;
   tile.first = first;
-  for (int v = 0; v < NV; ++v) tile.col[v] = min((first + v) * W, cols - W);
+  for (int v = 0; v < NV; ++v)
+    tile.col[v] = kPadded ? (first + v) * W : min((first + v) * W, cols - W);
   body(tile);
 }
 
-template <typename T, int W, int NV, class Body>
-BPPSA_INLINE void run_strip(int64_t rows, int64_t first, int64_t cols, const Body& body) {
+template <typename T, int W, int MR, int KP, class Body>
+BPPSA_INLINE void run_narrow_tile(int64_t row, int64_t first, const Body& body) {
+  NarrowTile<T, W, MR, KP> tile;
+  tile.row = row;
+  tile.first = first;
+  tile.col = first * W;
+  body(tile);
+}
+
+// run(rows of a tile, its first row) until all rows are done.
+template <class Run>
+BPPSA_INLINE void for_each_row_of_tiles(int64_t rows, const Run& run) {
   constexpr int MR = kTileRows;
   int64_t r = 0;
-  for (; r + MR <= rows; r += MR) run_tile<T, W, MR, NV>(r, first, cols, body);
+  for (; r + MR <= rows; r += MR) run(Width<MR>{}, r);
   if constexpr (MR > 4)
-    if (r + 4 <= rows) run_tile<T, W, 4, NV>(r, first, cols, body), r += 4;
+    if (r + 4 <= rows) run(Width<4>{}, r), r += 4;
   if constexpr (MR > 2)
-    if (r + 2 <= rows) run_tile<T, W, 2, NV>(r, first, cols, body), r += 2;
-  if (r < rows) run_tile<T, W, 1, NV>(r, first, cols, body);
+    if (r + 2 <= rows) run(Width<2>{}, r), r += 2;
+  if (r < rows) run(Width<1>{}, r);
+}
+
+template <typename T, int W, int NV, bool kPadded, class Body>
+BPPSA_INLINE void run_strip(int64_t rows, int64_t first, int64_t cols, const Body& body) {
+  for_each_row_of_tiles(rows, [&](auto height, int64_t r) __attribute__((always_inline)) {
+    run_tile<T, W, decltype(height)::value, NV, kPadded>(r, first, cols, body);
+  });
+}
+
+template <typename T, int W, int KP, class Body>
+BPPSA_INLINE void run_narrow_strip(int64_t rows, int64_t first, const Body& body) {
+  for_each_row_of_tiles(rows, [&](auto height, int64_t r) __attribute__((always_inline)) {
+    run_narrow_tile<T, W, decltype(height)::value, KP>(r, first, body);
+  });
 }
 
 // Vectors of a strip of tiles, of nearly equal size.
 inline int64_t strip_vectors(int64_t vectors) {
+  if (vectors == 0) return 1;
   return ceil_div(vectors, ceil_div(vectors, int64_t(kTileVectors)));
 }
 
-// Calls body(tile) for tiles that cover rows x cols. W <= cols.
-template <typename T, int W, class Body>
+// Calls body(tile) for tiles that cover rows x cols. W <= cols, unless they are padded.
+template <typename T, int W, bool kPadded = false, class Body>
 BPPSA_INLINE void for_each_tile(int64_t rows, int64_t cols, const Body& body) {
-  const int64_t vectors = ceil_div(cols, W);
+  const Columns<T, W> columns(cols);
+  const int64_t vectors = kPadded ? columns.vectors : ceil_div(cols, W);
   const int64_t strip = strip_vectors(vectors);
   for (int64_t v = 0; v < vectors; v += strip) {
     switch (min(strip, vectors - v)) {
       case 1:
-        run_strip<T, W, 1>(rows, v, cols, body);
+        run_strip<T, W, 1, kPadded>(rows, v, cols, body);
         break;
       case 2:
-        run_strip<T, W, 2>(rows, v, cols, body);
+        run_strip<T, W, 2, kPadded>(rows, v, cols, body);
         break;
       default:
-        run_strip<T, W, 3>(rows, v, cols, body);
+        run_strip<T, W, 3, kPadded>(rows, v, cols, body);
     }
   }
+  if constexpr (kPadded && W / 4 >= kMinWidth<T>)
+    if (columns.narrow == 4) run_narrow_strip<T, W, 4>(rows, vectors, body);
+  if constexpr (kPadded && W / 2 >= kMinWidth<T>)
+    if (columns.narrow == 2) run_narrow_strip<T, W, 2>(rows, vectors, body);
 }
-
-// A matrix (K x cols) rearranged for for_each_tile: each strip of tiles reads one contiguous piece
-// of it, in order; rows a power of two apart would fight for the same places of a cache. Element
-// (k, c) lies at from[k * row_step + c * column_step].
-template <typename T, int W>
-void make_panels(int64_t K, int64_t cols, const T* from, int64_t row_step, int64_t column_step,
-                 T* panels) {
-  const int64_t vectors = ceil_div(cols, W), strip = strip_vectors(vectors);
-  for (int64_t first = 0; first < vectors; first += strip) {
-    const int64_t n = min(strip, vectors - first);
-    T* panel = panels + first * W * K;
-    for (int64_t v = 0; v < n; ++v) {
-      const T* block = from + min((first + v) * W, cols - W) * column_step;
-      for (int64_t k = 0; k < K; ++k)
-        for (int i = 0; i < W; ++i)
-          panel[(k * n + v) * W + i] = block[k * row_step + i * column_step];
-    }
-  }
-}
-
-// Numbers that the panels take: the last vector overlaps others.
-inline int64_t panel_size(int64_t K, int64_t cols, int64_t W) { return K * ceil_div(cols, W) * W; }
 
 // out = rows * matrix + addend: n rows of K numbers, matrix K x cols, n rows of cols numbers; each
 // kind of rows its own distance apart. Null addend for none.
@@ -193,16 +319,13 @@ using MultiplyRows = void (*)(int64_t n, int64_t K, int64_t cols, const T* rows,
                               const T* matrix, const T* addend, int64_t ld_addend, T* out,
                               int64_t ld_out);
 
-template <typename T, int W, bool kPanels>
+template <typename T, int W>
 void multiply_rows_of_width(int64_t n, int64_t K, int64_t cols, const T* rows, int64_t ld_rows,
                             const T* matrix, const T* addend, int64_t ld_addend, T* out,
                             int64_t ld_out) {
   for_each_tile<T, W>(n, cols, [&](auto& tile) __attribute__((always_inline)) {
     tile.clear();
-    if constexpr (kPanels)
-      tile.multiply_add_panel(K, rows, ld_rows, matrix);
-    else
-      tile.multiply_add(K, rows, ld_rows, matrix, cols);
+    tile.multiply_add(K, rows, ld_rows, matrix, cols);
     if (addend) tile.add_rows(addend, ld_addend);
     tile.store_rows(out, ld_out);
   });
@@ -211,46 +334,12 @@ void multiply_rows_of_width(int64_t n, int64_t K, int64_t cols, const T* rows, i
 // Chosen once a scan: the one heavy template is then compiled once a width, whatever the
 // number of cells and algorithms that call it.
 template <typename T>
-inline MultiplyRows<T> multiply_rows(int64_t cols, bool panels = false) {
+inline MultiplyRows<T> multiply_rows(int64_t cols) {
   MultiplyRows<T> chosen = nullptr;
-  with_width<T>(best_width<T>(cols), [&](auto width) {
-    constexpr int W = decltype(width)::value;
-    chosen = panels ? multiply_rows_of_width<T, W, true> : multiply_rows_of_width<T, W, false>;
-  });
+  with_width<T>(best_width<T>(cols),
+                [&](auto width) { chosen = multiply_rows_of_width<T, decltype(width)::value>; });
   return chosen;
 }
-
-// A matrix (K x cols) that many rows will be multiplied by: in panels if that is `worth` the copy,
-// as it is otherwise (then row_step must be cols, column_step 1).
-template <typename T>
-class Multiplier {
- public:
-  Multiplier(int64_t K, int64_t cols, const T* matrix, int64_t row_step, int64_t column_step,
-             bool worth)
-      : multiply_(multiply_rows<T>(cols, worth)),
-        memory_(worth ? panel_size(K, cols, best_width<T>(cols)) : 0),
-        matrix_(worth ? memory_.data : matrix),
-        K_(K),
-        cols_(cols) {
-    if (worth)
-      with_width<T>(best_width<T>(cols), [&](auto width) {
-        make_panels<T, decltype(width)::value>(K, cols, matrix, row_step, column_step,
-                                               memory_.data);
-      });
-  }
-
-  // out = rows * matrix + addend.
-  void operator()(int64_t n, const T* rows, int64_t ld_rows, const T* addend, int64_t ld_addend,
-                  T* out, int64_t ld_out) const {
-    multiply_(n, K_, cols_, rows, ld_rows, matrix_, addend, ld_addend, out, ld_out);
-  }
-
- private:
-  MultiplyRows<T> multiply_;
-  Buffer<T> memory_;
-  const T* matrix_;
-  int64_t K_, cols_;
-};
 
 // Contiguous rows times a contiguous matrix.
 template <typename T>

@@ -17,6 +17,8 @@ using Vec = typename VecOf<T, W>::type;
 
 template <typename T>
 constexpr int kMaxWidth = BPPSA_VECTOR_BYTES / int(sizeof(T));
+template <typename T>
+constexpr int kMinWidth = 16 / int(sizeof(T));
 
 template <typename T>
 struct IntOf;

@@ -3,7 +3,9 @@
 //
 // The linear scan goes through the chain slab by slab of steps, newest first, so that the
 // gradients of the pre-activations are still in the caches when the products read them, and never
-// take the memory of all T steps. The parallel scans need the whole chain at once.
+// take the memory of all T steps. Where there are samples for every thread, each takes its own all
+// the way, without waiting for another; where there are fewer, the threads left over work on the
+// products of one slab while the next is scanned. The parallel scans need the whole chain at once.
 #pragma once
 
 #include "../scan/scan.h"
@@ -11,94 +13,217 @@
 
 namespace bppsa::BPPSA_ISA {
 
-// What the forward did not keep, computed again for steps (lo, hi] from the states it put out.
-// Steps depend on nothing but those, so they run in parallel.
-template <class Cell, typename T = typename Cell::T>
-void recompute(const Layer<T>& layer, const PackedWeights<Cell>& weights, int64_t lo, int64_t hi,
-               Rows<T> kept, const Parallel& parallel) {
-  const int64_t B = layer.B, H = layer.H, GH = Cell::kGates * H;
-  with_width<T>(best_width<T>(H), [&](auto width) {
-    for_each_index(
-        parallel, hi - lo, [&] { return Buffer<T>(B * (H + 2 * GH)); },
-        [&](int64_t i, Buffer<T>& spare) {
-          const int64_t t = lo + 1 + i;
-          ForwardStep<T> step{};
-          step.n = B;
-          if (weights.input_apart()) {
-            weights.input()(B, layer.x(t, 0).data, layer.args.x_stride[1], nullptr, 0,
-                            spare.data + B * H, GH);
-            step.x_part = {spare.data + B * H, GH};
-          } else {
-            step.x = layer.x(t, 0);
-          }
-          step.h = layer.h(t - 1, 0);
-          step.kept = kept.from(i * B);
-          step.out = {spare.data, H};
-          step.scratch = spare.data + B * (H + GH);
-          if constexpr (Cell::kCarriesCell) {
-            step.c = layer.c(t - 1, 0);
-            step.c_next = {step.kept.data + 4 * H, step.kept.ld};
-          }
-          Cell::template forward<decltype(width)::value>(*weights, step);
-        });
-  });
-}
-
-// Steps a slab: rows enough to be worth a parallel loop, few enough for the caches.
-template <typename T>
-int64_t slab_steps(int64_t steps, int64_t B, int64_t row, int workers) {
-  constexpr int64_t kBytes = 1 << 20, kRows = 256;
-  const int64_t rows = workers * max(kRows, kBytes / int64_t(row * sizeof(T)));
-  return min(steps, max(int64_t(1), rows / max(int64_t(1), B)));
-}
-
-// From so many rows on, W_hh is rearranged for the products with it.
-constexpr int64_t kWorthPanels = 8;
-
-template <class Cell, typename T = typename Cell::T>
-void layer_backward(const RecurrentBackwardArgs& args, const Plan& plan, const Parallel& parallel) {
+template <class Cell_>
+struct LayerBackward {
+  using Cell = Cell_;
+  using T = typename Cell::T;
   using Chain = LayerChain<Cell>;
-  const Layer<T> layer(args);
-  const int64_t B = layer.B, H = layer.H, P = layer.P, steps = layer.steps;
-  const int64_t state = Chain::state(layer), all_kept = Cell::kept_width(H);
-  const bool again = args.kept_width != all_kept;
-  const int64_t row = Parameters<Cell>::row_width(layer);
-  const int64_t slab = plan.algorithm == Algorithm::linear
-                           ? slab_steps<T>(steps, B, row + (again ? all_kept : 0), parallel.threads)
-                           : steps;
-  Buffer<T> d(slab * B * row);
-  Buffer<T> kept(again ? slab * B * all_kept : 0);
-  Buffer<T> carry(B * state);
-  Parameters<Cell> parameters(layer, args, parallel.threads);
-  const PackedWeights<Cell> weights(layer, again);
-  const Multiplier<T> w_hh(Cell::kGates * H, P, layer.w_hh, P, 1, steps * B >= kWorthPanels);
 
-  const ConstRows<T> u = Chain::direct(args, steps, 0);
-  const T* last_h = static_cast<const T*>(args.grad_hn);
-  const T* last_c = static_cast<const T*>(args.grad_cn);
-  for (int64_t b = 0; b < B; ++b) {
-    T* g = carry.data + b * state;
-    for (int64_t p = 0; p < P; ++p)
-      g[p] = (u ? u[b][p] : T(0)) + (last_h ? last_h[b * P + p] : T(0));
-    for (int64_t h = 0; h < state - P; ++h) g[P + h] = last_c ? last_c[b * H + h] : T(0);
+  const RecurrentBackwardArgs& args;
+  const Layer<T> layer;
+  const Parallel& parallel;
+  const int64_t B, row, kept_row;
+  // Whether the gates were not kept: they are computed again, a slab at a time.
+  const bool again;
+  const int64_t state;
+  const BackwardWeights<T> weights;
+  const PackedWeights<Cell> forward_weights;
+  Parameters<Cell> parameters;
+
+  LayerBackward(const RecurrentBackwardArgs& args, const Parallel& parallel)
+      : args(args),
+        layer(args),
+        parallel(parallel),
+        B(layer.B),
+        row(Parameters<Cell>::row_width(layer)),
+        kept_row(Cell::kKept * layer.padded),
+        again(args.kept_width != kept_row),
+        state(Chain::state(layer)),
+        weights(layer, Cell::kGates),
+        forward_weights(layer, again),
+        parameters(layer, args, parallel.threads) {}
+
+  // Memory of a slab's rows.
+  struct Memory {
+    Buffer<T> d, kept;
+    Memory(const LayerBackward& self, int64_t rows)
+        : d(rows * self.row), kept(self.again ? rows * self.kept_row : 0) {}
+  };
+
+  // Steps a slab of n samples: rows enough to be worth their overhead, few enough for the
+  // second-level cache.
+  int64_t slab_steps(int64_t n) const {
+    constexpr int64_t kBytes = 128 << 10, kRows = 256;
+    const int64_t bytes = (row + (again ? kept_row : 0)) * sizeof(T);
+    return min(layer.steps, max(int64_t(1), max(kRows, kBytes / bytes) / n));
   }
 
-  for (int64_t hi = steps; hi > 0; hi -= min(slab, hi)) {
-    const int64_t lo = max(int64_t(0), hi - slab);
-    ConstRows<T> kept_rows{layer.kept(lo + 1, 0).data, all_kept};
-    if (again) {
-      recompute<Cell>(layer, weights, lo, hi, Rows<T>{kept.data, all_kept}, parallel);
-      kept_rows = {kept.data, all_kept};
+  Slab<T> slab(int64_t hi, int64_t steps, int64_t b, int64_t n, const Memory& memory) const {
+    const int64_t lo = max(int64_t(0), hi - steps);
+    const Rows<T> d{memory.d.data, row};
+    if (again) return {lo, hi, b, n, d, n, {memory.kept.data, kept_row}, n};
+    return {lo, hi, b, n, d, n, {layer.kept(lo + 1, b).data, kept_row}, B};
+  }
+
+  Chain chain(const Slab<T>& slab, T* carry) const {
+    return Chain(layer, args, weights, slab, carry);
+  }
+
+  // What the forward did not keep of one step, computed again from the state that it put out. Steps
+  // depend on nothing but those, so they run in any order.
+  struct Again {
+    const LayerBackward& self;
+    Buffer<T> memory, nothing;
+
+    explicit Again(const LayerBackward& self)
+        : self(self),
+          memory(self.again ? self.B * (2 * self.layer.padded + self.forward_weights.width()) : 0),
+          nothing(self.again ? self.layer.padded_P + self.layer.padded : 0) {
+      if (self.again)
+        std::memset(nothing.data, 0, (self.layer.padded_P + self.layer.padded) * sizeof(T));
     }
-    scan(Chain(layer, args, w_hh, lo, hi, {d.data, row}, kept_rows, carry.data), plan, parallel);
-    parameters.add(lo, hi, {d.data, row}, parallel);
+
+    void operator()(const Slab<T>& slab, int64_t t) {
+      const Layer<T>& layer = self.layer;
+      const int64_t width = self.forward_weights.width(), padded = layer.padded;
+      ForwardStep<T> step{};
+      step.n = slab.n;
+      step.out = {memory.data, padded};
+      step.c_next = {memory.data + slab.n * padded, padded};
+      if (self.forward_weights.input_apart()) {
+        T* from_x = memory.data + 2 * slab.n * padded;
+        self.forward_weights.input()(slab.n, layer.x(t, slab.b).data, layer.args.x_stride[1],
+                                     nullptr, 0, 0, from_x, width);
+        step.x_part = {from_x, width};
+      } else {
+        step.x = layer.x(t, slab.b);
+      }
+      step.h = t > 1 || layer.args.h0 ? layer.h(t - 1, slab.b) : ConstRows<T>{nothing.data, 0};
+      if constexpr (Cell::kCarriesCell) {
+        // c_t is not wanted: any c_{t-1} will do.
+        step.c = {nothing.data, 0};
+      }
+      const int64_t first = (t - 1 - slab.lo) * slab.kept_rows;
+      step.gates = {const_cast<T*>(slab.kept.data) + first * self.kept_row, self.kept_row};
+      Cell::forward(*self.forward_weights, step);
+      // The backward reads c_t where a projection hides tanh(c_t).
+      if constexpr (Cell::kCarriesCell)
+        for (int64_t r = 0; r < slab.n; ++r)
+          copy_units(padded, layer.kept_c(t, slab.b)[r], step.gates[r] + 4 * padded);
+    }
+  };
+
+  void run(const Plan& plan) {
+    const Groups groups(B, parallel.threads);
+    if (B == 0) return parameters.finish();
+    if (plan.algorithm != Algorithm::linear)
+      all_at_once(plan);
+    else if (groups.count >= parallel.threads)
+      group_by_group(groups);
+    else
+      in_a_pipeline(groups);
+    parameters.finish();
   }
-  parameters.finish();
-  for (int64_t b = 0; b < B; ++b) {
-    const T* g = carry.data + b * state;
-    if (args.grad_h0) std::memcpy(static_cast<T*>(args.grad_h0) + b * P, g, P * sizeof(T));
-    if (args.grad_c0) std::memcpy(static_cast<T*>(args.grad_c0) + b * H, g + P, H * sizeof(T));
+
+ private:
+  void all_at_once(const Plan& plan) {
+    const Memory memory(*this, layer.steps * B);
+    Buffer<T> carry(B * state);
+    const Slab<T> whole = slab(layer.steps, layer.steps, 0, B, memory);
+    Chain::enter(layer, args, 0, B, carry.data);
+    if (again)
+      for_each_index(
+          parallel, layer.steps, [&] { return Again(*this); },
+          [&](int64_t i, Again& recompute) { recompute(whole, i + 1); });
+    scan(chain(whole, carry.data), plan, parallel);
+    for_each_index(parallel, parallel.threads,
+                   [&](int64_t i) { parameters.add_share(0, i, parallel.threads, whole); });
+    Chain::leave(layer, args, 0, B, carry.data);
   }
+
+  // Each worker takes whole groups of samples.
+  void group_by_group(const Groups& groups) {
+    const int64_t workers = parallel.threads;
+    for_each_index(parallel, workers, [&](int64_t worker) {
+      const int64_t first = groups.count * worker / workers;
+      const int64_t end = groups.count * (worker + 1) / workers;
+      for (int64_t i = first; i < end; ++i) {
+        const int64_t b = groups.begin(i), n = groups.size(i), steps = slab_steps(n);
+        const Memory memory(*this, steps * n);
+        Walk walk(*this, b, n);
+        Again recompute(*this);
+        for (int64_t hi = layer.steps; hi > 0; hi -= min(steps, hi)) {
+          const Slab<T> now = slab(hi, steps, b, n, memory);
+          if (again)
+            for (int64_t t = now.lo + 1; t <= now.hi; ++t) recompute(now, t);
+          walk(now);
+          parameters.add(worker, now);
+        }
+      }
+    });
+  }
+
+  // Some threads scan a slab, the others do what comes after it and before it.
+  void in_a_pipeline(const Groups& groups) {
+    const int64_t workers = parallel.threads, helpers = workers - groups.count;
+    const int64_t steps = slab_steps(B), slabs = ceil_div(layer.steps, steps);
+    const Memory memories[2] = {Memory(*this, steps * B), Memory(*this, steps * B)};
+    Buffer<T> carry(B * state);
+    const auto number = [&](int64_t i) {
+      return slab(layer.steps - i * steps, steps, 0, B, memories[i % 2]);
+    };
+    Chain::enter(layer, args, 0, B, carry.data);
+    const auto prepare = [&](int64_t i, int64_t share, int64_t shares) {
+      if (!again || i >= slabs) return;
+      const Slab<T> next = number(i);
+      Again recompute(*this);
+      const int64_t n = next.steps();
+      for (int64_t k = n * share / shares; k < n * (share + 1) / shares; ++k)
+        recompute(next, next.lo + 1 + k);
+    };
+    for_each_index(parallel, workers, [&](int64_t w) { prepare(0, w, workers); });
+    for (int64_t i = 0; i < slabs; ++i)
+      for_each_index(parallel, workers, [&](int64_t w) {
+        if (w < groups.count) {
+          linear_walk(number(i), groups.begin(w), groups.size(w), carry.data);
+        } else {
+          const int64_t share = w - groups.count;
+          if (i > 0) parameters.add_share(groups.count, share, helpers, number(i - 1));
+          prepare(i + 1, share, helpers);
+        }
+      });
+    for_each_index(parallel, workers,
+                   [&](int64_t w) { parameters.add_share(0, w, workers, number(slabs - 1)); });
+    Chain::leave(layer, args, 0, B, carry.data);
+  }
+
+  // The gradients of samples [b, b + n) on their way through the slabs.
+  struct Walk {
+    const LayerBackward& self;
+    const int64_t b, n;
+    Buffer<T> memory;
+
+    Walk(const LayerBackward& self, int64_t b, int64_t n)
+        : self(self), b(b), n(n), memory(n * self.state) {
+      Chain::enter(self.layer, self.args, b, n, memory.data);
+    }
+    ~Walk() { Chain::leave(self.layer, self.args, b, n, memory.data); }
+    void operator()(const Slab<T>& slab) const { self.linear_walk(slab, 0, n, memory.data); }
+  };
+
+  // Samples [b, b + n) of the slab; carry holds the gradients of all of its samples.
+  void linear_walk(const Slab<T>& slab, int64_t b, int64_t n, T* carry) const {
+    const Chain steps = chain(slab, carry);
+    Walker<Chain> walker(steps, n);
+    steps.last(b, n, walker.g);
+    walker.template walk<true>(steps, steps.steps(), 0, b, n);
+    steps.first(b, n, walker.g);
+  }
+};
+
+template <class Cell>
+void layer_backward(const RecurrentBackwardArgs& args, const Plan& plan, const Parallel& parallel) {
+  LayerBackward<Cell>(args, parallel).run(plan);
 }
 
 }  // namespace bppsa::BPPSA_ISA

@@ -1,17 +1,26 @@
 // A recurrent layer as a chain: what the scan algorithms ask of a cell (cells/dense.h), for steps
-// (lo, hi] of the layer.
+// (lo, hi] and samples [b0, b0 + n) of the layer.
 //
-// The state is h, for an LSTM h and c. The gradient that enters at hi and leaves at lo is the
-// caller's `carry`; the gradients of the pre-activations go to `d`, rows of (step, sample).
+// The state is h, for an LSTM h and c, each padded. The gradient that enters at hi and leaves at lo
+// is the caller's `carry`; the gradients of the pre-activations go to `d`, rows of (step, sample).
 #pragma once
 
-#include "rows.h"
+#include "weights.h"
 
 namespace bppsa::BPPSA_ISA {
 
-template <class Cell>
-using StepBackward = void (*)(const Layer<typename Cell::T>&, const Multiplier<typename Cell::T>&,
-                              const BackwardStep<typename Cell::T>&);
+// Which steps and samples of a layer, and their rows (step, sample), sample by sample.
+template <typename T>
+struct Slab {
+  int64_t lo, hi;  // steps (lo, hi]
+  int64_t b, n;    // samples [b, b + n)
+  Rows<T> d;       // of step lo + 1, sample b and on
+  int64_t d_rows;  // from one step to the next
+  ConstRows<T> kept;
+  int64_t kept_rows;
+
+  int64_t steps() const { return hi - lo; }
+};
 
 template <class Cell_>
 struct LayerChain {
@@ -20,35 +29,28 @@ struct LayerChain {
 
   const Layer<T>& layer;
   const RecurrentBackwardArgs& args;
-  const int64_t lo, hi;
-  const Rows<T> d;          // of step lo + 1, sample 0 and on
-  const ConstRows<T> kept;  // likewise
-  T* const carry;           // B x state
-  const StepBackward<Cell> backward;
-  const Multiplier<T>& w_hh;  // GH x P
+  const BackwardWeights<T>& weights;
+  const Slab<T> slab;
+  T* const carry;  // n x state
   const RowsTimesMatrix<T> product;
 
-  LayerChain(const Layer<T>& layer, const RecurrentBackwardArgs& args, const Multiplier<T>& w_hh,
-             int64_t lo, int64_t hi, Rows<T> d, ConstRows<T> kept, T* carry)
+  LayerChain(const Layer<T>& layer, const RecurrentBackwardArgs& args,
+             const BackwardWeights<T>& weights, const Slab<T>& slab, T* carry)
       : layer(layer),
         args(args),
-        lo(lo),
-        hi(hi),
-        d(d),
-        kept(kept),
+        weights(weights),
+        slab(slab),
         carry(carry),
-        backward(choose_backward(layer.H)),
-        w_hh(w_hh),
         product(rows_times_matrix<T>(state(layer))) {}
 
   static int64_t state(const Layer<T>& layer) {
-    return layer.P + (Cell::kCarriesCell ? layer.H : 0);
+    return layer.padded_P + (Cell::kCarriesCell ? layer.padded : 0);
   }
 
-  int64_t steps() const { return hi - lo; }
-  int64_t batch() const { return layer.B; }
+  int64_t steps() const { return slab.steps(); }
+  int64_t batch() const { return slab.n; }
   int64_t H() const { return state(layer); }
-  int64_t scratch(int64_t n) const { return n * (d.ld + layer.H); }
+  int64_t scratch(int64_t n) const { return n * (slab.d.ld + layer.padded); }
 
   void last(int64_t b, int64_t n, T* g) const {
     std::memcpy(g, carry + b * H(), n * H() * sizeof(T));
@@ -59,14 +61,14 @@ struct LayerChain {
 
   template <bool Final>
   void step(int64_t t, int64_t b, int64_t n, const T* g, T* out, T* scratch) const {
-    BackwardStep<T> s = of_step(lo + t, b);
+    BackwardStep<T> s = of_step(t, b);
     s.n = n;
     s.g = {g, H()};
-    s.direct = direct(args, lo + t - 1, b);
-    s.d = Final ? d.from((t - 1) * batch() + b) : Rows<T>{scratch, d.ld};
+    s.direct = direct(args, slab.lo + t - 1, slab.b + b);
+    s.d = Final ? slab.d.from((t - 1) * slab.d_rows + b) : Rows<T>{scratch, slab.d.ld};
     s.out = {out, H()};
-    s.scratch = scratch + n * d.ld;
-    backward(layer, w_hh, s);
+    s.scratch = scratch + n * slab.d.ld;
+    Cell::backward(layer, weights, s);
   }
 
   void materialise(int64_t t, int64_t b, T* P) const {
@@ -78,14 +80,14 @@ struct LayerChain {
   }
 
   void compose(int64_t t, int64_t b, int64_t rows, const T* P, T* out, T* scratch) const {
-    BackwardStep<T> s = of_step(lo + t, b);
+    BackwardStep<T> s = of_step(t, b);
     s.kept.ld = s.h.ld = s.h_prev.ld = s.c_prev.ld = 0;
     s.n = rows;
     s.g = {P, H()};
-    s.d = {scratch, d.ld};
+    s.d = {scratch, slab.d.ld};
     s.out = {out, H()};
-    s.scratch = scratch + rows * d.ld;
-    backward(layer, w_hh, s);
+    s.scratch = scratch + rows * slab.d.ld;
+    Cell::backward(layer, weights, s);
   }
 
   // u_t for t = 1 ... T; no gradient reaches h_0 directly.
@@ -95,22 +97,46 @@ struct LayerChain {
     return {first + (t - 1) * args.grad_stride[0] + b * args.grad_stride[1], args.grad_stride[1]};
   }
 
- private:
-  // What the maths of step t of samples b and on reads.
-  BackwardStep<T> of_step(int64_t t, int64_t b) const {
-    BackwardStep<T> s{};
-    s.kept = kept.from((t - 1 - lo) * batch() + b);
-    s.h = layer.h(t, b);
-    s.h_prev = layer.h(t - 1, b);
-    if constexpr (Cell::kCarriesCell) s.c_prev = layer.c(t - 1, b);
-    return s;
+  // dL/d(state T) of samples [b, b + n), as rows of the chain's state.
+  static void enter(const Layer<T>& layer, const RecurrentBackwardArgs& args, int64_t b, int64_t n,
+                    T* g) {
+    const ConstRows<T> u = direct(args, layer.steps, b);
+    const T* last_h = static_cast<const T*>(args.grad_hn);
+    const T* last_c = static_cast<const T*>(args.grad_cn);
+    const int64_t P = layer.P, H = layer.H;
+    for (int64_t r = 0; r < n; ++r, g += state(layer)) {
+      copy_padded(P, u ? u[r] : nullptr, g);
+      if (last_h)
+        for (int64_t p = 0; p < P; ++p) g[p] += last_h[(b + r) * P + p];
+      if (Cell::kCarriesCell)
+        copy_padded(H, last_c ? last_c + (b + r) * H : nullptr, g + layer.padded_P);
+    }
   }
 
-  static StepBackward<Cell> choose_backward(int64_t H) {
-    StepBackward<Cell> chosen = nullptr;
-    with_width<T>(best_width<T>(H),
-                  [&](auto width) { chosen = &Cell::template backward<decltype(width)::value>; });
-    return chosen;
+  // dL/d(state 0) to the results of the layer.
+  static void leave(const Layer<T>& layer, const RecurrentBackwardArgs& args, int64_t b, int64_t n,
+                    const T* g) {
+    const int64_t P = layer.P, H = layer.H;
+    for (int64_t r = 0; r < n; ++r, g += state(layer)) {
+      if (args.grad_h0) std::memcpy(static_cast<T*>(args.grad_h0) + (b + r) * P, g, P * sizeof(T));
+      if (args.grad_c0)
+        std::memcpy(static_cast<T*>(args.grad_c0) + (b + r) * H, g + layer.padded_P, H * sizeof(T));
+    }
+  }
+
+ private:
+  // What the maths of step lo + t of samples b0 + b and on reads.
+  BackwardStep<T> of_step(int64_t t, int64_t b) const {
+    const int64_t step = slab.lo + t, sample = slab.b + b;
+    BackwardStep<T> s{};
+    s.kept = slab.kept.from((t - 1) * slab.kept_rows + b);
+    s.h = layer.h(step, sample);
+    s.h_prev = layer.h(step - 1, sample);
+    if constexpr (Cell::kCarriesCell) {
+      s.c_prev = layer.c(step - 1, sample);
+      s.c_width = layer.c_width(step - 1);
+    }
+    return s;
   }
 };
 

@@ -1,5 +1,8 @@
-// The forward of a recurrent layer: all steps of a group of samples in one go, the state never
-// leaving the caches, groups on threads.
+// The forward of a recurrent layer: all steps of a group of samples in one go, groups on threads.
+//
+// A group's state is in memory of its own, padded, beside the rows of the output: what a step reads
+// was stored by the step before it in the same pieces, and never lies in a cache line that another
+// thread's samples share (nor next to one: the cores fetch ahead).
 #pragma once
 
 #include "weights.h"
@@ -15,7 +18,7 @@ class InputPart {
         input_(weights.input()),
         b_(b),
         n_(n),
-        width_(Cell::kGates * layer.H),
+        width_(weights.width()),
         steps_(weights.input_apart() ? min(kSteps, layer.steps) : 0),
         memory_(n * steps_ * width_) {}
 
@@ -37,7 +40,7 @@ class InputPart {
   void apply(int64_t t) {
     const int64_t steps = min(steps_, layer_.steps - t + 1);
     for (int64_t r = 0; r < n_; ++r)
-      input_(steps, layer_.x(t, b_ + r).data, layer_.args.x_stride[0], nullptr, 0,
+      input_(steps, layer_.x(t, b_ + r).data, layer_.args.x_stride[0], nullptr, 0, 0,
              memory_.data + r * steps_ * width_, width_);
   }
 
@@ -47,34 +50,51 @@ class InputPart {
   Buffer<T> memory_;
 };
 
-template <class Cell, int W, typename T = typename Cell::T>
+template <class Cell, typename T = typename Cell::T>
 void forward_group(const Layer<T>& layer, const PackedWeights<Cell>& weights, T* c_n, int64_t b,
                    int64_t n) {
   const int64_t H = layer.H, P = layer.P;
-  const bool keeps_all = layer.args.kept_width == Cell::kept_width(H);
-  const bool own_c = Cell::kCarriesCell && !layer.args.kept_width;
+  const int64_t width = whole_vectors<T>(H), shown_width = whole_vectors<T>(P);
+  const bool keeps_all = Cell::kKept && layer.args.kept_width == Cell::kKept * layer.padded;
   InputPart<Cell> input(layer, weights, b, n);
-  Buffer<T> cells(own_c ? 2 * n * H : 0);
-  Buffer<T> unprojected(layer.w_hr ? n * H : 0);
-  Buffer<T> scratch(n * Cell::kGates * H);
+  Buffer<T> memory(n * (3 * width + 2 * shown_width + (Cell::kKept + 1) * layer.padded));
+  T* next = memory.data;
+  const auto rows = [&](int64_t ld) {
+    const Rows<T> taken{next, ld};
+    next += n * ld;
+    return taken;
+  };
+  Rows<T> h = rows(shown_width), h_next = rows(shown_width);
+  const Rows<T> c = rows(width), unprojected = rows(layer.w_hr ? width : 0);
+  const Rows<T> gates = rows(Cell::kKept * layer.padded);
+  for (int64_t r = 0; r < n; ++r) {
+    copy_padded(P, layer.args.h0 ? layer.h(0, b)[r] : nullptr, h[r]);
+    if (Cell::kCarriesCell) copy_padded(H, layer.args.c0 ? layer.c(0, b)[r] : nullptr, c[r]);
+  }
+
   ForwardStep<T> step{};
   step.n = n;
-  step.scratch = scratch.data;
-  step.c = layer.c(0, b);
+  step.c = {c.data, c.ld};
+  step.c_next = c;
   for (int64_t t = 1; t <= layer.steps; ++t) {
     input.of_step(t, step);
-    step.h = layer.h(t - 1, b);
-    step.out = layer.w_hr ? Rows<T>{unprojected.data, H} : layer.output(t, b);
-    if (keeps_all) step.kept = layer.kept(t, b);
-    if constexpr (Cell::kCarriesCell)
-      step.c_next = own_c ? Rows<T>{cells.data + (t % 2) * n * H, H} : layer.kept_c(t, b);
-    Cell::template forward<W>(*weights, step);
+    step.h = {h.data, h.ld};
+    step.out = layer.w_hr ? unprojected : h_next;
+    step.gates = keeps_all ? layer.kept(t, b) : gates;
+    Cell::forward(*weights, step);
     if (layer.w_hr)
-      weights.projection()(n, step.out.data, H, nullptr, 0, layer.output(t, b).data, P);
-    step.c = {step.c_next.data, step.c_next.ld};
+      weights.projection()(n, unprojected.data, width, nullptr, 0, 0, h_next.data, shown_width);
+    const Rows<T> output = layer.output(t, b), kept_c = layer.kept_c(t, b);
+    for (int64_t r = 0; r < n; ++r) {
+      copy_units(P, h_next[r], output[r]);
+      if (Cell::kCarriesCell && kept_c) copy_units(layer.padded, c[r], kept_c[r]);
+    }
+    const Rows<T> swap = h;
+    h = h_next;
+    h_next = swap;
   }
   if constexpr (Cell::kCarriesCell)
-    for (int64_t r = 0; r < n; ++r) std::memcpy(c_n + (b + r) * H, step.c[r], H * sizeof(T));
+    for (int64_t r = 0; r < n; ++r) std::memcpy(c_n + (b + r) * H, c[r], H * sizeof(T));
 }
 
 template <class Cell, typename T = typename Cell::T>
@@ -82,11 +102,8 @@ void layer_forward(const RecurrentForwardArgs& args, const Parallel& parallel) {
   const Layer<T> layer(args);
   const PackedWeights<Cell> weights(layer);
   const Groups groups(layer.B, parallel.threads);
-  with_width<T>(best_width<T>(layer.H), [&](auto width) {
-    for_each_index(parallel, groups.count, [&](int64_t i) {
-      forward_group<Cell, decltype(width)::value>(layer, weights, static_cast<T*>(args.c_n),
-                                                  groups.begin(i), groups.size(i));
-    });
+  for_each_index(parallel, groups.count, [&](int64_t i) {
+    forward_group<Cell>(layer, weights, static_cast<T*>(args.c_n), groups.begin(i), groups.size(i));
   });
 }
 

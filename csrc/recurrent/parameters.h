@@ -6,7 +6,6 @@
 #pragma once
 
 #include "chain.h"
-#include "weights.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -58,45 +57,84 @@ void dot_rows(int64_t n, int64_t K, int64_t I, const T* rows, int64_t ld, const 
 template <class Cell, typename T = typename Cell::T>
 class Parameters {
  public:
-  static constexpr int64_t kW = kMaxWidth<T>;
-  static int64_t padded(int64_t n) { return ceil_div(n, kW) * kW; }
-
   // Numbers in a row of d, so that each range of it can be read in whole vectors.
   static int64_t row_width(const Layer<T>& layer) {
-    const int64_t H = layer.H;
-    const int64_t gates = Cell::kFromH * H + padded(Cell::kGates * H);
-    return layer.w_hr ? max(gates, 4 * H + layer.P + padded(H)) : gates;
+    const int64_t padded = layer.padded;
+    const int64_t gates = Cell::kFromH * padded + whole_vectors<T>(Cell::kGates * padded);
+    return layer.w_hr ? max(gates, 4 * padded + layer.padded_P + whole_vectors<T>(padded)) : gates;
   }
 
   Parameters(const Layer<T>& layer, const RecurrentBackwardArgs& args, int workers)
       : layer_(layer),
         args_(args),
         workers_(workers),
-        GH_(Cell::kGates * layer.H),
-        N_(padded(GH_)),
+        K_(Cell::kGates * layer.padded),
+        N_(whole_vectors<T>(K_)),
         size_x_(args.grad_w_ih ? layer.I * N_ : 0),
         size_h_(args.grad_w_hh ? layer.P * N_ : 0),
-        size_hr_(args.grad_w_hr ? layer.P * padded(layer.H) : 0),
+        size_hr_(args.grad_w_hr ? layer.P * whole_vectors<T>(layer.padded) : 0),
         size_((size_x_ + size_h_ + size_hr_ + 2 * N_)),
         sums_(workers * size_),
-        w_ih_(args.grad_x && (kPermuted || narrow()) ? GH_ * layer.I : 0) {
+        w_ih_(args.grad_x && rearranged() ? K_ * layer.I : 0) {
     std::memset(sums_.data, 0, workers * size_ * sizeof(T));
     if (args.grad_x) arrange_w_ih();
   }
 
-  // Adds the rows of steps (lo, hi]; d's first row is that of step lo + 1, sample 0.
-  void add(int64_t lo, int64_t hi, Rows<T> d, const Parallel& parallel) {
-    const int64_t B = layer_.B, steps = hi - lo;
-    const bool by_step = steps >= workers_;
-    for_each_index(parallel, workers_, [&](int64_t w) {
-      if (by_step) {
-        const int64_t from = lo + steps * w / workers_, to = lo + steps * (w + 1) / workers_;
-        add_share(w, from, to, 0, B, d.from((from - lo) * B));
-      } else {
-        const int64_t b = B * w / workers_, end = B * (w + 1) / workers_;
-        add_share(w, lo, hi, b, end - b, d.from(b));
-      }
-    });
+  // Adds the rows of a slab to the sums of one worker.
+  void add(int64_t worker, const Slab<T>& slab) const {
+    if (slab.hi <= slab.lo || slab.n <= 0) return;
+    const int64_t P = layer_.P, padded = layer_.padded, steps = slab.steps(), n = slab.n;
+    T* x = sums_.data + worker * size_;
+    T* h = x + size_x_;
+    T* hr = h + size_h_;
+    T* sums_x = hr + size_hr_;
+    const int64_t ld = slab.d.ld, step = slab.d_rows * ld;
+    const Block<T> from_x{slab.d.data, step, ld};
+    const Block<T> from_h{slab.d.data + Cell::kFromH * padded, step, ld};
+    const T one = 1;
+    if (args_.grad_w_ih) {
+      const T* first = layer_.x(slab.lo + 1, slab.b).data;
+      add_transposed_product<T>(steps, n, layer_.I, N_,
+                                {first, args_.x_stride[0], args_.x_stride[1]}, from_x, x);
+    }
+    if (args_.grad_w_hh) {
+      if (slab.lo == 0 && args_.h0)
+        add_transposed_product<T>(1, n, P, N_, {layer_.h(0, slab.b).data, 0, P}, from_h, h);
+      const int64_t skip = slab.lo == 0;
+      const Block<T> rest{from_h.data + skip * step, step, ld};
+      if (steps > skip)
+        add_transposed_product<T>(steps - skip, n, P, N_,
+                                  {layer_.h(slab.lo + skip, slab.b).data, args_.output_step, P},
+                                  rest, h);
+    }
+    if (args_.grad_b_ih || (args_.grad_b_hh && !Cell::kFromH))
+      add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, from_x, sums_x);
+    if (args_.grad_b_hh && Cell::kFromH)
+      add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, from_h, sums_x + N_);
+    if (args_.grad_w_hr) {
+      const T* g_h = slab.d.data + 4 * padded;
+      add_transposed_product<T>(steps, n, P, whole_vectors<T>(padded), {g_h, step, ld},
+                                {g_h + layer_.padded_P, step, ld}, hr);
+    }
+    if (args_.grad_x)
+      for (int64_t t = slab.lo + 1; t <= slab.hi; ++t)
+        grad_x(t, slab.b, n, slab.d.from((t - 1 - slab.lo) * slab.d_rows));
+  }
+
+  // Adds the rows of a slab, shared out to `count` workers from `first` on: share i of them.
+  void add_share(int64_t first, int64_t i, int64_t count, Slab<T> slab) const {
+    if (slab.steps() >= count) {
+      const int64_t lo = slab.lo, steps = slab.steps();
+      slab.lo = lo + steps * i / count;
+      slab.hi = lo + steps * (i + 1) / count;
+      slab.d = slab.d.from((slab.lo - lo) * slab.d_rows);
+    } else {
+      const int64_t b = slab.n * i / count;
+      slab.d = slab.d.from(b);
+      slab.b += b;
+      slab.n = slab.n * (i + 1) / count - b;
+    }
+    add(first + i, slab);
   }
 
   // Writes the gradients.
@@ -116,85 +154,56 @@ class Parameters {
       scatter(Cell::kFromH ? sums_h : sums_x, 1, static_cast<T*>(args_.grad_b_hh), false);
     if (args_.grad_w_hr)
       for (int64_t p = 0; p < layer_.P; ++p)
-        std::memcpy(static_cast<T*>(args_.grad_w_hr) + p * H, hr + p * padded(H), H * sizeof(T));
+        std::memcpy(static_cast<T*>(args_.grad_w_hr) + p * H,
+                    hr + p * whole_vectors<T>(layer_.padded), H * sizeof(T));
   }
 
  private:
   static constexpr bool kPermuted = Cell::gate_of_x(0) != 0;
   static constexpr int64_t kNarrow = 4;
   bool narrow() const { return layer_.I < kNarrow; }
-
-  void add_share(int64_t worker, int64_t lo, int64_t hi, int64_t b, int64_t n, Rows<T> d) const {
-    if (hi <= lo || n <= 0) return;
-    const int64_t B = layer_.B, H = layer_.H, P = layer_.P, steps = hi - lo;
-    T* x = sums_.data + worker * size_;
-    T* h = x + size_x_;
-    T* hr = h + size_h_;
-    T* sums_x = hr + size_hr_;
-    const Block<T> from_x{d.data, B * d.ld, d.ld};
-    const Block<T> from_h{d.data + Cell::kFromH * H, B * d.ld, d.ld};
-    const T one = 1;
-    if (args_.grad_w_ih)
-      add_transposed_product<T>(steps, n, layer_.I, N_,
-                                {layer_.x(lo + 1, b).data, args_.x_stride[0], args_.x_stride[1]},
-                                from_x, x);
-    if (args_.grad_w_hh) {
-      if (lo == 0 && args_.h0)
-        add_transposed_product<T>(1, n, P, N_, {layer_.h(0, b).data, 0, P}, from_h, h);
-      const int64_t skip = lo == 0;
-      const Block<T> rest{from_h.data + skip * from_h.step, from_h.step, from_h.sample};
-      if (steps > skip)
-        add_transposed_product<T>(steps - skip, n, P, N_,
-                                  {layer_.h(lo + skip, b).data, args_.output_step, P}, rest, h);
-    }
-    if (args_.grad_b_ih || (args_.grad_b_hh && !Cell::kFromH))
-      add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, from_x, sums_x);
-    if (args_.grad_b_hh && Cell::kFromH)
-      add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, from_h, sums_x + N_);
-    if (args_.grad_w_hr)
-      add_transposed_product<T>(steps, n, P, padded(H), {d.data + 4 * H, B * d.ld, d.ld},
-                                {d.data + 4 * H + P, B * d.ld, d.ld}, hr);
-    if (args_.grad_x)
-      for (int64_t t = lo + 1; t <= hi; ++t) grad_x(t, b, n, d.from((t - 1 - lo) * B));
-  }
+  bool rearranged() const { return kPermuted || narrow() || layer_.H != layer_.padded; }
 
   void grad_x(int64_t t, int64_t b, int64_t n, Rows<T> d) const {
     const int64_t I = layer_.I;
     T* out = static_cast<T*>(args_.grad_x) + (t - 1) * args_.grad_x_step + b * I;
     if (narrow())
-      dot_rows<T, kMaxWidth<T>>(n, GH_, I, d.data, d.ld, w_ih_.data, out);
+      dot_rows<T, kMaxWidth<T>>(n, K_, I, d.data, d.ld, w_ih_.data, out);
     else
-      multiply_x_(n, GH_, I, d.data, d.ld, kPermuted ? w_ih_.data : layer_.w_ih, nullptr, 0, out,
+      multiply_x_(n, K_, I, d.data, d.ld, rearranged() ? w_ih_.data : layer_.w_ih, nullptr, 0, out,
                   I);
   }
 
-  // W_ih with its gates in d's order; transposed if narrow.
+  // W_ih with its gates in d's order, padded; transposed if narrow.
   void arrange_w_ih() {
-    const int64_t I = layer_.I, H = layer_.H;
+    const int64_t I = layer_.I, H = layer_.H, padded = layer_.padded;
     multiply_x_ = multiply_rows<T>(I);
-    if (!kPermuted && !narrow()) return;
-    for (int64_t j = 0; j < GH_; ++j)
+    if (!rearranged()) return;
+    for (int64_t j = 0; j < K_; ++j) {
+      const int64_t gate = Cell::gate_of_x(j / padded), unit = j % padded;
       for (int64_t i = 0; i < I; ++i)
-        w_ih_.data[narrow() ? i * GH_ + j : j * I + i] =
-            layer_.w_ih[(Cell::gate_of_x(j / H) * H + j % H) * I + i];
+        w_ih_.data[narrow() ? i * K_ + j : j * I + i] =
+            unit < H ? layer_.w_ih[(gate * H + unit) * I + i] : T(0);
+    }
   }
 
   // grad (GH x inputs) from a sum kept as (inputs x N), gates in torch's order.
   void scatter(const T* sum, int64_t inputs, T* grad, bool permuted) const {
     const int64_t H = layer_.H;
     constexpr int64_t kBlock = 16;
-    for (int64_t j0 = 0; j0 < GH_; j0 += kBlock)
-      for (int64_t i = 0; i < inputs; ++i)
-        for (int64_t j = j0; j < min(j0 + kBlock, GH_); ++j) {
-          const int64_t gate = permuted ? Cell::gate_of_x(j / H) * H + j % H : j;
-          grad[gate * inputs + i] = sum[i * N_ + j];
-        }
+    for (int block = 0; block < Cell::kGates; ++block) {
+      const int64_t gate = permuted ? Cell::gate_of_x(block) : block;
+      for (int64_t j0 = 0; j0 < H; j0 += kBlock)
+        for (int64_t i = 0; i < inputs; ++i)
+          for (int64_t j = j0; j < min(j0 + kBlock, H); ++j)
+            grad[(gate * H + j) * inputs + i] = sum[i * N_ + block * layer_.padded + j];
+    }
   }
 
   const Layer<T>& layer_;
   const RecurrentBackwardArgs& args_;
   const int workers_;
-  const int64_t GH_, N_, size_x_, size_h_, size_hr_, size_;
+  const int64_t K_, N_, size_x_, size_h_, size_hr_, size_;
   Buffer<T> sums_;  // a worker's: W_ih, W_hh, W_hr, the sums that go with W_ih, with W_hh
   Buffer<T> w_ih_;
   MultiplyRows<T> multiply_x_ = nullptr;

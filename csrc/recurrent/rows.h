@@ -1,12 +1,14 @@
 // What the recurrent cells and the loops around them hand each other.
 //
 // T steps, B batch, I input, H hidden, P state that is put out (H, or less for an LSTM with a
-// projection), G blocks of H pre-activations (torch's gate order).
+// projection), G gates of H pre-activations. "Padded" is H or P rounded up, see units.h. Tensors of
+// the caller have rows of just H or P numbers; everything inside the kernels, and what the forward
+// keeps for the backward, is padded.
 #pragma once
 
 #include "../cpu/kernels.h"
-#include "../cpu/tile.h"
 #include "../scan/workspace.h"
+#include "panels.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -18,22 +20,31 @@ struct Rows {
 
   T* operator[](int64_t r) const { return data + r * ld; }
   Rows from(int64_t r) const { return {data ? data + r * ld : nullptr, ld}; }
+  // Numbers from `column` on of rows from `row` on.
+  T* at(int64_t row, int64_t column) const { return data ? data + row * ld + column : nullptr; }
   explicit operator bool() const { return data != nullptr; }
 };
 
 template <typename T>
 using ConstRows = Rows<const T>;
 
-// The weights as a cell's forward reads them: transposed, so that a row holds one input's part of
-// all pre-activations, and in panels; biases added up where they only ever occur as a sum.
+// Pre-activations of one or several gates as columns of one product, see weights.h.
+template <typename T>
+struct Section {
+  int64_t cols;   // padded units times gates
+  int64_t first;  // its first column in a row of both sections
+  const T* x;     // I x cols, in panels
+  const T* h;     // P x cols, in panels
+  const T* bias;  // cols, whole vectors
+};
+
+// The weights as a cell's forward reads them.
 template <typename T>
 struct ForwardWeights {
-  int64_t I, H, P;
-  const T* x;        // I x GH
-  const T* h;        // P x GH
-  const T* bias;     // GH
-  const T* bias_q;   // GRU: H, the bias inside the reset gate's product
-  const T* is_tanh;  // LSTM: GH, 1 where a pre-activation goes through tanh, 0 through sigmoid
+  int64_t I, P, H, padded;
+  Section<T> together;  // gates with the same activation, side by side block by block
+  Section<T> last;      // the one gate left
+  const T* bias_h;      // the bias of the last gate's product with h, where that stands alone
 };
 
 // One step of the forward for n samples.
@@ -41,12 +52,12 @@ template <typename T>
 struct ForwardStep {
   int64_t n;
   ConstRows<T> x;       // inputs (I), or
-  ConstRows<T> x_part;  // their part of the pre-activations (GH), if that was computed before
-  ConstRows<T> h, c;    // the state before the step
-  Rows<T> kept;         // what the backward wants to know of the step, if anything
-  Rows<T> c_next;       // LSTM
-  Rows<T> out;          // the state after the step; before the projection, if there is one
-  T* scratch;           // n x GH
+  ConstRows<T> x_part;  // their part of the pre-activations, if that was computed before
+  ConstRows<T> h;       // the state before the step (P)
+  ConstRows<T> c;       // an LSTM's c before the step, padded
+  Rows<T> gates;        // result: activated gates as the cell keeps them
+  Rows<T> c_next;       // result, padded; may be c
+  Rows<T> out;          // result: the state after the step, padded; before the projection
 };
 
 // One step of the backward for n rows of gradients: samples (each with its own step kept), or the
@@ -54,15 +65,16 @@ struct ForwardStep {
 template <typename T>
 struct BackwardStep {
   int64_t n;
-  ConstRows<T> g;       // g_t: dL/dh_t (P), then, for an LSTM, dL/dc_t (H)
+  ConstRows<T> g;       // g_t: dL/dh_t (padded P), then, for an LSTM, dL/dc_t (padded H)
   ConstRows<T> kept;    // by the forward
-  ConstRows<T> h;       // h_t
-  ConstRows<T> h_prev;  // h_{t-1}
-  ConstRows<T> c_prev;  // c_{t-1}
+  ConstRows<T> h;       // h_t (P)
+  ConstRows<T> h_prev;  // h_{t-1} (P)
+  ConstRows<T> c_prev;  // c_{t-1}: c_width numbers a row
+  int64_t c_width;      // H or padded
   ConstRows<T> direct;  // u_{t-1} (P)
-  Rows<T> d;            // result: gradients of the pre-activations, see the cell
+  Rows<T> d;            // result: gradients of the pre-activations, padded, see the cell
   Rows<T> out;          // result: g_{t-1}
-  T* scratch;           // n x H
+  T* scratch;           // n x padded H
 };
 
 // The pointers of one layer, typed.
@@ -70,6 +82,7 @@ template <typename T>
 struct Layer {
   const RecurrentArgs& args;
   int64_t steps, B, I, H, P;
+  int64_t padded, padded_P;
   const T *w_ih, *w_hh, *b_ih, *b_hh, *w_hr;
 
   explicit Layer(const RecurrentArgs& args)
@@ -79,6 +92,8 @@ struct Layer {
         I(args.I),
         H(args.H),
         P(args.P),
+        padded(padded_units<T>(args.H)),
+        padded_P(padded_units<T>(args.P)),
         w_ih(static_cast<const T*>(args.w_ih)),
         w_hh(static_cast<const T*>(args.w_hh)),
         b_ih(static_cast<const T*>(args.b_ih)),
@@ -103,15 +118,16 @@ struct Layer {
     if (!width) return {};
     return {static_cast<T*>(args.kept) + ((t - 1) * B + b) * width, width};
   }
-  // An LSTM's c_t, where it was kept: the last H numbers of a row.
+  // An LSTM's c_t, where it was kept: the last padded units of a row.
   Rows<T> kept_c(int64_t t, int64_t b) const {
     const Rows<T> row = kept(t, b);
-    return {row ? row.data + row.ld - H : nullptr, row.ld};
+    return {row ? row.data + row.ld - padded : nullptr, row.ld};
   }
   ConstRows<T> c(int64_t t, int64_t b) const {
     if (t > 0) return {kept_c(t, b).data, args.kept_width};
     return ConstRows<T>{static_cast<const T*>(args.c0), H}.from(b);
   }
+  int64_t c_width(int64_t t) const { return t > 0 ? padded : H; }
 };
 
 }  // namespace bppsa::BPPSA_ISA
