@@ -100,8 +100,12 @@ BPPSA_INLINE ReducedExp<W> reduced_exp(Vec<float, W> x) {
   constexpr float kMagic = 12582912;  // 1.5 * 2^23: adding it rounds to nearest
   const Vec<float, W> shifted = x * (s * 1.44269504088896340736f) + kMagic;
   const Vec<float, W> n = shifted - kMagic;
+#if defined(__FMA__) || defined(__aarch64__)
   // ln 2 is by luck a float to 2^-28, so it need not be subtracted in two parts.
   const Vec<float, W> r = x - n * (0.693147180559945309417f / s);
+#else
+  const Vec<float, W> r = (x - n * (0.693359375f / s)) + n * (2.12194440e-4f / s);
+#endif
   const Vec<float, W> r2 = r * r;
   const Vec<float, W> low = r * (s * s * s * 1.666654236e-1f) + s * s * 4.999999813e-1f;
   const Vec<float, W> middle =
