@@ -104,11 +104,13 @@ def measure(
             steps["jax"] = jax_step
     start = time.perf_counter()
     first = {who: step() for who, step in steps.items()}  # compiles, fills caches
-    count = max(1, min(6, int(0.1 / max(first["ours"]["both"], 1e-6))))
+    # Turns of about the same duration, so that each finds its own steady state, as in training.
+    share = arguments.seconds / 60
+    counts = {who: max(2, min(50, int(share / f["both"]))) for who, f in first.items()}
     turns: dict[str, list[dict[str, float]]] = {who: [] for who in steps}
     while True:
         for who, step in steps.items():
-            turns[who].append(turn(step, count))
+            turns[who].append(turn(step, counts[who]))
         enough = time.perf_counter() - start > arguments.seconds
         if len(turns["ours"]) >= arguments.pairs or enough:
             break
