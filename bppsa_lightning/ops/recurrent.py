@@ -322,7 +322,7 @@ def _backward(
         gradients = _differentiable_backward(ctx, tensors, (grad_output, grad_h_n, grad_c_n))
     else:
         T, B, P = output.shape
-        plan = planner.choose(T, B, P, output.device, ctx.algorithm)
+        plan = planner.choose_recurrent(ctx.cell, T, B, P, output.device, ctx.algorithm)
         record_scan(_CELLS[ctx.cell][0], T, B, P, plan)
         wanted = ctx.needs_input_grad[_FIRST:_LAST]
         if grad_output is not None and grad_output.stride(-1) != 1:
