@@ -25,6 +25,7 @@ from bppsa_lightning.planner import gpu
 
 LONG = 1000
 FITTED_H = 20
+ONE_B = 16  # of the sizes with other H
 MEASURED = Path(gpu.__file__).with_name("measured.json")
 Row = dict[str, Any]
 
@@ -60,10 +61,10 @@ def fitted(cell: str, rows: list[Row], arguments: argparse.Namespace) -> dict[st
     long = [row for row in at_fitted if row["T"] >= LONG]
     ours: dict[str, Any] = {}
     stock: dict[str, Any] = {}
-    for H in sorted({row["H"] for row in rows}):
+    for H in sorted({row["H"] for row in rows if row["B"] == ONE_B}):
         ours[str(H)], stock[str(H)] = {}, {}
         for part in ("forward", "backward"):
-            same = [row for row in (long if H == FITTED_H else rows) if row["H"] == H]
+            same = long if H == FITTED_H else [r for r in rows if (r["B"], r["H"]) == (ONE_B, H)]
             least = min(row["stock"][part] for row in at_fitted) / 1e3
             if H == FITTED_H:
                 terms = [(row, gpu.walk_terms(row["T"], row["B"])) for row in same]
@@ -136,7 +137,8 @@ def compare(rows: list[Row]) -> None:
             f"{row['cell']:>9} B={row['B']:<4} T={row['T']:<6} H={row['H']:<4}{name:>7} "
             f"{found['backward']:7.3f} (estimate {plan.seconds * 1e3:7.3f}), best {row['best']:>6} "
             f"{best['backward']:7.3f}, cost {cost:.2f}, cuDNN {stock['backward']:7.3f} (estimate "
-            f"{layer.stock('backward') * 1e3:7.3f}), both {stock['both'] / found['both']:5.2f}x{left}"
+            f"{layer.stock('backward') * 1e3:7.3f}), both {stock['both'] / found['both']:5.2f}x"
+            f"{left}"
         )
 
 

@@ -831,6 +831,7 @@ class OnGPU(Classifier):
         return super().training_step(batch, batch_idx)
 
     def on_after_backward(self):
+        super().on_after_backward()
         assert all(p.grad.device.type == "cuda" for p in self.parameters())
 
 
