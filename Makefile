@@ -62,6 +62,7 @@ benchmark: build
 GPU_PYTHON = $(PYTHON)
 SITE := build/gpu/site
 RUN = PYTHONPATH="$(CURDIR)/$(SITE)" $(GPU_PYTHON)
+SANITIZER := $(or $(shell command -v compute-sanitizer),/usr/local/cuda/bin/compute-sanitizer)
 # Every kernel, on sizes that are small enough for a sanitizer.
 SANITIZED := strides or (state_sizes and linear)
 
@@ -72,10 +73,11 @@ gpu-offline: gpu-build
 	$(MAKE) gpu-test gpu-sanitize gpu-benchmark GPU_PYTHON="$(GPU_PYTHON)"
 
 gpu-build:
-	cmake -S csrc -B build/gpu -G Ninja \
-	  -DPython_EXECUTABLE="$$($(GPU_PYTHON) -c 'import sys; print(sys.executable)')" \
-	  -DBPPSA_CUDA_ARCHITECTURES="$$($(GPU_PYTHON) -c \
-	    'import torch; print("%d%d" % torch.cuda.get_device_capability())')"
+	python="$$($(GPU_PYTHON) -c 'import sys; print(sys.executable)')" && \
+	architecture="$$($(GPU_PYTHON) -c \
+	  'import torch; print("%d%d" % torch.cuda.get_device_capability())')" && \
+	cmake -S csrc -B build/gpu -G Ninja -DPython_EXECUTABLE="$$python" \
+	  -DBPPSA_CUDA_ARCHITECTURES="$$architecture"
 	cmake --build build/gpu
 	rm -rf $(SITE)
 	mkdir -p $(SITE)/bppsa_lightning-0.dist-info
@@ -92,7 +94,7 @@ gpu-test:
 gpu-sanitize:
 	cd tests && for tool in memcheck racecheck; do \
 	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH="$(CURDIR)/$(SITE)" timeout 280 \
-	    compute-sanitizer --tool $$tool --error-exitcode 1 $(GPU_PYTHON) -m pytest -q -x \
+	    $(SANITIZER) --tool $$tool --error-exitcode 1 $(GPU_PYTHON) -m pytest -q -x \
 	    test_recurrent_gpu.py -k "$(SANITIZED)" || exit 1; \
 	done
 

@@ -30,7 +30,7 @@ def a_gpu(monkeypatch):
     nothing = SimpleNamespace(**{f: lambda *_: (None, None, None) for f in PYTORCH})
     monkeypatch.setattr(rnn_module, "_VF", nothing)
     monkeypatch.setattr(recurrent, "_why_cudnn", why_cudnn)
-    monkeypatch.setattr(recurrent, "_multiprocessors", lambda device: 132)
+    monkeypatch.setattr(recurrent, "_gpu", lambda device: (132, True))
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
     monkeypatch.setattr(operators, "_cuda_kernels_missing", lambda device: None)
     with FakeTensorMode():

@@ -114,7 +114,8 @@ def test_cudnn_takes_over_exactly_where_it_was_measured_to_be_faster(row):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_plans_on_cuda_can_be_carried_out(cell):
+def test_plans_on_cuda_can_be_carried_out(cell, monkeypatch):
+    monkeypatch.setattr(recurrent, "_gpu", lambda device: (132, True))
     for T in (1, 2, 7, 64, 1000, 100_000):
         for B, H in ((0, 4), (1, 1), (16, 20), (300, 33), (16, 1000)):
             for algorithm in planner.ALGORITHMS:
@@ -130,7 +131,7 @@ def test_plans_on_cuda_can_be_carried_out(cell):
 
 def test_what_was_not_measured_beside_cudnn_goes_to_it(monkeypatch):
     monkeypatch.setattr(recurrent, "_why_cudnn", why_cudnn)
-    monkeypatch.setattr(recurrent, "_multiprocessors", lambda device: 132)
+    monkeypatch.setattr(recurrent, "_gpu", lambda device: (132, True))
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
 
     def left(T=1000, B=16, H=20, cell="gru", **more):
@@ -152,6 +153,11 @@ def test_what_was_not_measured_beside_cudnn_goes_to_it(monkeypatch):
     with torch.backends.cudnn.flags(enabled=False):
         assert left(H=128) is None
     assert left(H=128) is not None
+    # Where blocks cannot share a sample.
+    assert left(H=256, cell="lstm") is None
+    monkeypatch.setattr(recurrent, "_gpu", lambda device: (132, False))
+    assert "above 128" in left(H=256, cell="lstm") and left(H=64, cell="lstm") is None
+    assert left(H=256, cell="rnn_tanh") is None
 
 
 def test_fewer_multiprocessors_compose_less():

@@ -15,8 +15,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning import ops
 from bppsa_lightning.chains.form import Form
+from bppsa_lightning.planner import gpu
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_WIDE = gpu.MOST_RESIDENT
 _MODULES = (nn.RNN, nn.GRU, nn.LSTM)
 
 
@@ -58,6 +60,8 @@ def of_call(
         return missing
     if device.type == "cuda" and form.projected:
         return "an LSTM with projections has no CUDA kernel"
+    if device.type == "cuda" and torch.compiler.is_compiling() and form.hidden > _WIDE:
+        return f"compiled, where the planner sees no sizes: H={form.hidden} is beyond {_WIDE}"
     if device.type == "cuda" and packed and not _of_one_length(input):
         return "sequences of different lengths: beside cuDNN their padding was not measured"
     mixed = False

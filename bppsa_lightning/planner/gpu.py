@@ -20,7 +20,6 @@ T steps, B batch, I input, H state, C chunk.
 import json
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,12 @@ _FIT: dict[str, Any] = json.loads(Path(__file__).with_name("measured.json").read
 RECORD, GPU = str(_FIT["record"]), str(_FIT["gpu"])
 
 # Of csrc/cuda/recurrent: the largest H whose chunks are composed; threads of a composing block; the
-# H that one compiled size serves; the largest H of which no number is read again in each step.
+# H that one compiled size serves; the largest H of which no number is read again in each step, and
+# that of more gates than one where blocks cannot share a sample, in clusters.
 MOST_COMPOSED = 32
 _LANES = 128
 _COMPILED = (8, 20, 32)
-MOST_RESIDENT = 256
+MOST_RESIDENT, MOST_RESIDENT_ALONE = 256, 128
 # One product of a chunked scan was measured at this H.
 _FITTED_H = 20
 
@@ -73,7 +73,7 @@ def chunks(T: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Layer:
-    """One direction of one recurrent layer: its sizes, and the GPU's multiprocessors."""
+    """One direction of one recurrent layer; multiprocessors of the GPU, and whether it clusters."""
 
     cell: str
     T: int
@@ -81,6 +81,12 @@ class Layer:
     H: int
     I: int = 1
     processors: int = int(_FIT["processors"])
+    clusters: bool = True
+
+    @property
+    def most_resident(self) -> int:
+        alone = kind(self.cell) != "rnn" and not self.clusters
+        return MOST_RESIDENT_ALONE if alone else MOST_RESIDENT
 
     @property
     def _fit(self) -> dict[str, Any]:
@@ -136,7 +142,7 @@ class Layer:
         """Samples that the device walks at once: a warp each, a multiprocessor, or eight."""
         if self.H <= MOST_COMPOSED:
             return 8 * self.processors
-        clusters = self.H > 128 and kind(self.cell) != "rnn"
+        clusters = self.H > MOST_RESIDENT_ALONE and kind(self.cell) != "rnn"
         return self.processors // 8 if clusters else self.processors
 
     def _input_products(self, count: int) -> float:
@@ -147,11 +153,6 @@ class Layer:
 
 def choose(layer: Layer, algorithm: str) -> Plan:
     """The plan of a layer's backward; anything but "auto" is obeyed."""
-    return _choose(replace(layer, cell=kind(layer.cell)), algorithm)
-
-
-@lru_cache(maxsize=4096)
-def _choose(layer: Layer, algorithm: str) -> Plan:
     linear = Plan("linear")
     if algorithm == "blelloch":
         # Its Jacobians are written out, and nobody measured when that pays: it has no estimate.
@@ -201,15 +202,10 @@ def hand_over(layer: Layer, layers: int, directions: int) -> str | None:
         layer: one of the `layers` * `directions`, all of about this size. cuDNN is taken to run
             the directions of a layer side by side.
     """
-    return _hand_over(replace(layer, cell=kind(layer.cell)), layers, directions)
-
-
-@lru_cache(maxsize=4096)
-def _hand_over(layer: Layer, layers: int, directions: int) -> str | None:
-    if layer.H > MOST_RESIDENT:
+    if layer.most_resident < layer.H:
         return (
-            f"H={layer.H}: above {MOST_RESIDENT} the CUDA kernels would read the recurrent matrix "
-            "again in every step; cuDNN does not"
+            f"H={layer.H}: above {layer.most_resident} the CUDA kernels would read the recurrent "
+            "matrix again in every step; cuDNN does not"
         )
     if layer.T == 0 or layer.B == 0:
         return None

@@ -31,9 +31,12 @@ def choose_recurrent(
     if device.type != "cuda":
         return dense.choose(T, B, H, device, algorithm)
     check_algorithm(algorithm, None)
-    return gpu.choose(
-        gpu.Layer(cell, int(T), int(B), int(H), 1, _multiprocessors(device)), algorithm
-    )
+    return _choose_on(_gpu(device), cell, int(T), int(B), int(H), algorithm)
+
+
+@lru_cache(maxsize=4096)
+def _choose_on(on: tuple[int, bool], cell: str, T: int, B: int, H: int, algorithm: str) -> Plan:
+    return gpu.choose(gpu.Layer(cell, T, B, H, 1, *on), algorithm)
 
 
 def keep(cell: str, T: int, B: int, H: int, device: torch.device) -> int:
@@ -71,28 +74,44 @@ def hand_over(
         dtype: in which PyTorch would compute: under autocast, autocast's.
     """
     if device.type == "cuda":
-        layer = gpu.Layer(cell, T, B, H, I, _multiprocessors(device))
-        return _why_cudnn(layer, layers, directions, dtype)
+        return _why_cudnn(cell, T, B, H, device, I, layers, directions, dtype)
     if _stock_is_faster(cell, T, B, H):
         return f"at T={T}, B={B}, H={H} PyTorch's own kernel was measured to be faster"
     return None
 
 
-@lru_cache(maxsize=64)
-def _multiprocessors(device: torch.device) -> int:
-    return workers(device)
-
-
-def _why_cudnn(layer: gpu.Layer, layers: int, directions: int, dtype: torch.dtype) -> str | None:
+def _why_cudnn(
+    cell: str,
+    T: int,
+    B: int,
+    H: int,
+    device: torch.device,
+    I: int,
+    layers: int,
+    directions: int,
+    dtype: torch.dtype,
+) -> str | None:
     cudnn = torch.backends.cudnn
-    if layer.T > _MOST_STEPS_OF_CUDNN or not (cudnn.enabled and cudnn.is_available()):
+    if T > _MOST_STEPS_OF_CUDNN or not (cudnn.enabled and cudnn.is_available()):
         return None  # PyTorch fails, or launches the kernels of every step one by one
-    if dtype != torch.float32 and layer.H > gpu.MOST_COMPOSED:
+    if dtype != torch.float32 and H > gpu.MOST_COMPOSED:
         # A small state's steps wait for each other in any dtype; a large one's are arithmetic.
-        name = str(dtype).removeprefix("torch.")
-        least = gpu.MOST_COMPOSED
-        return f"H={layer.H} in {name}: above H={least} only float32 was measured beside cuDNN"
-    return gpu.hand_over(layer, layers, directions)
+        name, least = str(dtype).removeprefix("torch."), gpu.MOST_COMPOSED
+        return f"H={H} in {name}: above H={least} only float32 was measured beside cuDNN"
+    return _why_cudnn_on(_gpu(device), cell, T, B, H, I, layers, directions)
+
+
+@lru_cache(maxsize=4096)
+def _why_cudnn_on(
+    on: tuple[int, bool], cell: str, T: int, B: int, H: int, I: int, layers: int, directions: int
+) -> str | None:
+    return gpu.hand_over(gpu.Layer(cell, T, B, H, I, *on), layers, directions)
+
+
+@lru_cache(maxsize=64)
+def _gpu(device: torch.device) -> tuple[int, bool]:
+    """Its multiprocessors, and whether blocks can share a cluster."""
+    return workers(device), torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _stock_is_faster(cell: str, T: int, B: int, H: int) -> bool:
