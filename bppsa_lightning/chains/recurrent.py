@@ -87,7 +87,7 @@ class RecurrentChain(Chain):
             return None
         form, device = self.form, data.device
         T, B = self._steps_and_batch(input)
-        if device.type == "cpu":
+        if device.type != "cuda":
             return planner.hand_over(form.cell, T, B, form.hidden, device)
         return ops.recurrent_kernels_missing(device) or planner.hand_over(
             form.cell, T, B, form.hidden, device, form.input_size, form.layers, form.directions,
