@@ -4,6 +4,7 @@
 #   make test      all tests (those that need a GPU say so when they skip)
 #   make lint      format, lint, types
 #   make benchmark measures against stock PyTorch, writes experiments/records
+#   make gpu       on a machine with a GPU: tests, memory checks and measurements there
 #   make build     only the environment and the operators
 #   make clean     removes what the others made, but the generated data
 
@@ -12,7 +13,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml $(shell find csrc -type f) datasets/__init__.py
 
-.PHONY: train test lint format benchmark build clean
+.PHONY: train test lint format benchmark gpu gpu-offline gpu-build gpu-test gpu-sanitize \
+  gpu-benchmark build clean
 .DELETE_ON_ERROR:
 
 build: $(VENV)/.built
@@ -53,6 +55,51 @@ benchmark: build
 	$(BIN)/python experiments/benchmark_recurrent.py
 	$(BIN)/python experiments/benchmark_recurrent.py --grid --seconds 0.25
 	$(BIN)/python experiments/benchmark_planner.py
+
+# On a machine with a GPU. `make gpu` takes .venv as it is; `make gpu-offline` needs nothing but
+# Python with torch, lightning and pytest, CMake, ninja and nvcc, and no network. Both build for the
+# GPU at hand, into build/gpu. Each of the four parts takes less than ten minutes.
+GPU_PYTHON = $(PYTHON)
+SITE := build/gpu/site
+RUN = PYTHONPATH="$(CURDIR)/$(SITE)" $(GPU_PYTHON)
+SANITIZER := $(or $(shell command -v compute-sanitizer),/usr/local/cuda/bin/compute-sanitizer)
+# Every kernel, on sizes that are small enough for a sanitizer.
+SANITIZED := strides or (state_sizes and linear)
+
+gpu: build
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(MAKE) gpu-offline GPU_PYTHON="$(CURDIR)/$(BIN)/python"
+
+gpu-offline: gpu-build
+	$(MAKE) gpu-test gpu-sanitize gpu-benchmark GPU_PYTHON="$(GPU_PYTHON)"
+
+gpu-build:
+	python="$$($(GPU_PYTHON) -c 'import sys; print(sys.executable)')" && \
+	architecture="$$($(GPU_PYTHON) -c \
+	  'import torch; print("%d%d" % torch.cuda.get_device_capability())')" && \
+	cmake -S csrc -B build/gpu -G Ninja -DPython_EXECUTABLE="$$python" \
+	  -DBPPSA_CUDA_ARCHITECTURES="$$architecture"
+	cmake --build build/gpu
+	rm -rf $(SITE)
+	mkdir -p $(SITE)/bppsa_lightning-0.dist-info
+	cp -r bppsa_lightning $(SITE)/
+	rm -rf $(SITE)/bppsa_lightning/datasets
+	cp -r datasets build/gpu/_C.so build/gpu/_C_cuda.so $(SITE)/bppsa_lightning/
+	printf 'Metadata-Version: 2.1\nName: bppsa-lightning\nVersion: %s\n' \
+	  "$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" \
+	  > $(SITE)/bppsa_lightning-0.dist-info/METADATA
+
+gpu-test:
+	cd tests && $(RUN) -m pytest -m gpu -q
+
+gpu-sanitize:
+	cd tests && for tool in memcheck racecheck; do \
+	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH="$(CURDIR)/$(SITE)" timeout 280 \
+	    $(SANITIZER) --tool $$tool --error-exitcode 1 $(GPU_PYTHON) -m pytest -q -x \
+	    test_recurrent_gpu.py -k "$(SANITIZED)" || exit 1; \
+	done
+
+gpu-benchmark:
+	$(RUN) experiments/benchmark_cuda.py
 
 clean:
 	rm -rf $(VENV) build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

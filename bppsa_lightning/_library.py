@@ -53,3 +53,7 @@ def _load_library(path: str) -> None:
 
 
 HAS_CUDA_KERNELS = _load()
+NO_CUDA_KERNELS = (
+    "bppsa_lightning was built without its CUDA kernels (_C_cuda): build it again, with `make "
+    "build` or `pip install .`, where an nvcc is on PATH or CUDACXX names one"
+)

@@ -2,10 +2,11 @@
 
 import pytest
 
-from bppsa_lightning import planner
+from bppsa_lightning.planner import recurrent
 
 
 @pytest.fixture(autouse=True)
 def every_size_is_scanned(monkeypatch):
     """Tests scan the sizes that the planner would leave to PyTorch: results count there."""
-    monkeypatch.setattr(planner, "_stock_is_faster", lambda *size: False)
+    monkeypatch.setattr(recurrent, "_stock_is_faster", lambda *size: False)
+    monkeypatch.setattr(recurrent, "_why_cudnn", lambda *size: None)

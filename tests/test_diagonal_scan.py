@@ -334,7 +334,7 @@ def test_the_planner_divides_time_only_where_workers_would_idle():
     few, many = (planner.DiagonalMachine(n, 1.2e-9, 0.42e-9, 64, 4e-6) for n in (2, 16))
 
     def choice(T, N, on):
-        return planner._choose_diagonal(T, N, on, "auto", None).algorithm
+        return planner.diagonal._choose_diagonal(T, N, on, "auto", None).algorithm
 
     assert choice(200_000, 1, many) == choice(200_000, 20, many) == "chunked"
     assert choice(100, 20, many) == choice(1000, 10_000, many) == choice(0, 5, many) == "linear"

@@ -1,13 +1,20 @@
 """The planner: valid plans, the critical path it estimates, and that it reads the machine."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 from bppsa_lightning import planner
-from bppsa_lightning.planner import Machine, Plan, choose, estimate
+from bppsa_lightning.planner import Machine, Plan, choose, dense, estimate, gpu, recurrent
 
-CPU = torch.device("cpu")
-stock_is_faster = planner._stock_is_faster  # before conftest.py puts another in its place
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+# Before conftest.py puts others in their places.
+stock_is_faster, why_cudnn = recurrent._stock_is_faster, recurrent._why_cudnn
+RECORD = Path(__file__).parents[1] / gpu.RECORD
+ROWS = json.loads(RECORD.read_text())["rows"]
+CELLS = ("rnn_tanh", "rnn_relu", "gru", "lstm")
 # A machine of free overheads: what is left is the table of work and depth.
 IDEAL = Machine(10**6, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, groups=False)
 
@@ -41,10 +48,10 @@ def test_depth_is_that_of_the_table():
 
 
 def test_parallel_scans_pay_where_workers_would_idle_and_only_there(monkeypatch):
-    monkeypatch.setattr(planner, "_workers", lambda device: 2)
+    monkeypatch.setattr(dense, "workers", lambda device: 2)
     assert choose(10_000, 1, 20, CPU).algorithm == "linear"
     assert choose(10_000, 256, 4, CPU).algorithm == "linear"
-    monkeypatch.setattr(planner, "_workers", lambda device: 192)
+    monkeypatch.setattr(dense, "workers", lambda device: 192)
     assert choose(10_000, 1, 4, CPU).algorithm != "linear"
     assert choose(10_000, 1, 512, CPU).algorithm == "linear"
     assert "192 workers" in choose(10_000, 1, 4, CPU).reason
@@ -58,13 +65,12 @@ def test_levels_ask_for_a_tree_and_asked_for_chunks_are_composed():
 
 
 def test_calls_that_are_left_to_pytorch_are_those_that_were_slower(monkeypatch):
-    monkeypatch.setattr(planner, "_stock_is_faster", stock_is_faster)
+    monkeypatch.setattr(recurrent, "_stock_is_faster", stock_is_faster)
     for cell, T, B, H in (("rnn_tanh", 1, 16, 20), ("gru", 1, 1, 64), ("lstm", 10, 1, 256)):
         assert f"T={T}, B={B}, H={H}" in planner.hand_over(cell, T, B, H, CPU)
-    for cell in ("rnn_tanh", "rnn_relu", "gru", "lstm"):
+    for cell in CELLS:
         for T, B, H in ((1000, 16, 20), (10_000, 1, 20), (1000, 16, 128), (10, 16, 20)):
             assert planner.hand_over(cell, T, B, H, CPU) is None
-    assert "cuDNN" in planner.hand_over("gru", 1000, 16, 20, torch.device("cuda"))
 
 
 def test_every_gate_is_kept_unless_that_takes_much_memory():
@@ -72,3 +78,89 @@ def test_every_gate_is_kept_unless_that_takes_much_memory():
     assert planner.keep("lstm", 30_000, 16, 20, CPU) == 1
     assert planner.keep("lstm", 30_000, 16, 20, torch.device("cuda")) == 2
     assert planner.keep("lstm", 1000, 64, 256, CPU) == 2
+
+
+# --- recurrent layers on CUDA ------------------------------------------------------------------
+
+
+def name(plan):
+    return f"c{plan.chunk}" if plan.chunk else plan.algorithm
+
+
+each_row = pytest.mark.parametrize(
+    "row", ROWS, ids=lambda row: "{cell}-B{B}-T{T}-H{H}".format_map(row)
+)
+
+
+@each_row
+def test_the_plan_on_cuda_costs_little_more_than_the_best_measured(row):
+    layer = gpu.Layer(row["cell"], row["T"], row["B"], row["H"])
+    plan = gpu.choose(layer, "auto")
+    chosen = row["plans"][name(plan)]["backward"]
+    best = min(times["backward"] for times in row["plans"].values())
+    # Short calls last as long as the host takes, up to 0.02 ms more for the first plan of a turn.
+    assert chosen <= 1.1 * best or (row["T"] <= 300 and chosen <= best + 0.02)
+    assert plan.seconds * 1e3 == pytest.approx(chosen, rel=0.2) or row["T"] <= 300
+
+
+@each_row
+def test_cudnn_takes_over_exactly_where_it_was_measured_to_be_faster(row):
+    layer = gpu.Layer(row["cell"], row["T"], row["B"], row["H"])
+    ours = row["plans"][name(gpu.choose(layer, "auto"))]["both"]
+    why = gpu.hand_over(layer, 1, 1)
+    assert (why is not None) == (ours > row["stock"]["both"])
+    if why:
+        assert f"H={row['H']}" in why and RECORD.name in why
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_plans_on_cuda_can_be_carried_out(cell, monkeypatch):
+    monkeypatch.setattr(recurrent, "_gpu", lambda device: (132, True))
+    for T in (1, 2, 7, 64, 1000, 100_000):
+        for B, H in ((0, 4), (1, 1), (16, 20), (300, 33), (16, 1000)):
+            for algorithm in planner.ALGORITHMS:
+                plan = planner.choose_recurrent(cell, T, B, H, CUDA, algorithm)
+                assert algorithm in ("auto", plan.algorithm) and plan.reason
+                assert plan.algorithm != "chunked" or 1 <= plan.chunk <= T
+                assert plan.algorithm != "blelloch" or plan.levels == planner.max_levels(T)
+                assert algorithm != "auto" or H <= gpu.MOST_COMPOSED or plan.algorithm == "linear"
+    assert "walked" in planner.choose_recurrent(cell, 1000, 16, 64, CUDA, "chunked").reason
+    with pytest.raises(ValueError, match="algorithm"):
+        planner.choose_recurrent(cell, 10, 1, 1, CUDA, "fast")
+
+
+def test_what_was_not_measured_beside_cudnn_goes_to_it(monkeypatch):
+    monkeypatch.setattr(recurrent, "_why_cudnn", why_cudnn)
+    monkeypatch.setattr(recurrent, "_gpu", lambda device: (132, True))
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+
+    def left(T=1000, B=16, H=20, cell="gru", **more):
+        return planner.hand_over(cell, T, B, H, CUDA, **more)
+
+    assert left() is None and left(B=2000) is None
+    assert left(I=512) is None  # its products are few beside T steps
+    assert "again in every step" in left(H=300)
+    assert "float16" in left(H=64, dtype=torch.float16)
+    assert left(dtype=torch.bfloat16) is None and left(dtype=torch.float64) is None
+    # One block walks a sample: a batch beyond the multiprocessors is walked in turns.
+    assert left(H=100, B=16, cell="rnn_tanh") is None
+    assert "B=1000" in left(H=100, B=1000, cell="rnn_tanh")
+    # cuDNN may run two directions side by side.
+    assert left(H=64, cell="lstm") is None
+    assert "both ways" in left(H=64, cell="lstm", directions=2)
+    # No choice where cuDNN fails or is switched off.
+    assert left(T=70_000, H=300) is None
+    with torch.backends.cudnn.flags(enabled=False):
+        assert left(H=128) is None
+    assert left(H=128) is not None
+    # Where blocks cannot share a sample.
+    assert left(H=256, cell="lstm") is None
+    monkeypatch.setattr(recurrent, "_gpu", lambda device: (132, False))
+    assert "above 128" in left(H=256, cell="lstm") and left(H=64, cell="lstm") is None
+    assert left(H=256, cell="rnn_tanh") is None
+
+
+def test_fewer_multiprocessors_compose_less():
+    assert gpu.choose(gpu.Layer("rnn_tanh", 1000, 64, 20), "auto").algorithm == "chunked"
+    small = gpu.Layer("rnn_tanh", 1000, 64, 20, processors=20)
+    assert gpu.choose(small, "auto").algorithm == "linear"

@@ -124,7 +124,7 @@ def build(case):
     return module.train(case["training"])
 
 
-def arguments(case, module, dtype):
+def arguments(case, module, dtype, device="cpu"):
     """input, hx for a call, and the leaves they are made of."""
     T, B, I, _ = SIZES[case["size"]]
     layout = case["layout"]
@@ -137,7 +137,7 @@ def arguments(case, module, dtype):
             "batch first": tensor(B, T, I),
             "unbatched": tensor(T, I),
         }[layout]
-    x = (spread(x) if case["strided"] else x).to(dtype)
+    x = (spread(x) if case["strided"] else x).to(device, dtype)
     leaves = {"x": x.requires_grad_(case["frozen"] != "input")}
     L = module.num_layers * (1 + module.bidirectional)
     batch = () if layout == "unbatched" else (B,)
@@ -145,7 +145,7 @@ def arguments(case, module, dtype):
     for seed, (name, size) in enumerate(sizes.items()):
         if case["given"] and (name == "h0" or isinstance(module, nn.LSTM)):
             state = tensor(L, *batch, size, seed=seed)
-            state = (spread(state) if case["strided"] else state).to(dtype)
+            state = (spread(state) if case["strided"] else state).to(device, dtype)
             leaves[name] = state.requires_grad_()
     states = tuple(leaves[name] for name in ("h0", "c0") if name in leaves)
     hx = states if len(states) == 2 else states[0] if states else None
@@ -165,7 +165,7 @@ def results(module, x, hx, leaves, read="everything"):
     returned = {"output": output.data if isinstance(output, rnn_utils.PackedSequence) else output}
     returned |= dict(zip(("h_n", "c_n"), states if isinstance(states, tuple) else (states,)))
     loss = sum(
-        (value * tensor(*value.shape, seed=seed).bfloat16().to(value.dtype)).sum()
+        (value * tensor(*value.shape, seed=seed).bfloat16().to(value)).sum()
         for seed, (name, value) in enumerate(returned.items())
         if read == "everything" or (read == "output") == (name == "output")
     )
@@ -176,9 +176,9 @@ def results(module, x, hx, leaves, read="everything"):
     return found | {f"grad of {name}": leaf.grad for name, leaf in named}
 
 
-def outcome(case, module, dtype=torch.float64):
-    module = module.to(dtype)
-    return results(module, *arguments(case, module, dtype), case["read"])
+def outcome(case, module, dtype=torch.float64, device="cpu"):
+    module = module.to(device, dtype)
+    return results(module, *arguments(case, module, dtype, device), case["read"])
 
 
 def assert_close(found, wanted, tolerance=EXACT):
@@ -330,6 +330,19 @@ def test_few_long_sequences_among_many_short_ones(given):
     assert_scanned(module)
     steps = [(T, B) for _, (T, B, _), _ in log.scans]
     assert sorted(set(steps)) == [(2, 40), (41, 2), (200, 1)] and len(steps) == 12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("cell", CELLS)
+def test_an_empty_batch(cell, dtype):
+    """Its incoming gradient is an expanded number, which calls itself contiguous."""
+    _, module = pair(cell, dtype, num_layers=2)
+    x = torch.empty(5, 0, 3, dtype=dtype, requires_grad=True)
+    output, _ = module(x)
+    output.sum().backward()
+    assert x.grad.shape == (5, 0, 3)
+    assert all(p.grad is not None and not p.grad.any() for p in module.parameters())
+    assert_scanned(module)
 
 
 # --- Precision -------------------------------------------------------------------------------
@@ -605,10 +618,10 @@ def test_the_planner_may_leave_a_call_to_pytorch(monkeypatch):
 
 
 def test_a_device_without_kernels_is_left_to_pytorch(monkeypatch):
-    monkeypatch.setattr(ops, "recurrent_device_supported", lambda device: False)
+    monkeypatch.setattr(ops, "recurrent_kernels_missing", lambda device: f"none on {device}")
     stock, module = pair("LSTM")
     assert torch.equal(module(tensor(5, 2, 3))[0], stock(tensor(5, 2, 3))[0])
-    assert "input is on cpu: the LSTM cell has no kernel there yet" in bl.explain(module)
+    assert "1 of 1 calls left to PyTorch; last: none on cpu" in bl.explain(module)
 
 
 # --- An algorithm for each chain, and what explain says --------------------------------------

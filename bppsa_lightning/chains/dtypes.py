@@ -20,13 +20,21 @@ def computed(input: Tensor) -> torch.dtype:
     return torch.float64 if input.dtype == torch.float64 else torch.float32
 
 
+def of_pytorch(input: Tensor) -> torch.dtype:
+    """The dtype in which PyTorch would compute: autocast's, or the input's."""
+    kind = input.device.type
+    if input.dtype != torch.float64 and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return input.dtype
+
+
 def results(
     form: Form, input: Tensor, states: Sequence[Tensor], packed: bool
 ) -> tuple[torch.dtype, torch.dtype] | None:
     """PyTorch's dtypes of (output and h_n, c_n); None if they are the input's, as it is computed.
 
-    Under autocast PyTorch multiplies in 16 bits; where a cell then adds its old state, the state's
-    own dtype takes part in the result's.
+    Under autocast PyTorch multiplies in 16 bits; on the CPU, where a cell then adds its old state,
+    the state's own dtype takes part in the result's. On CUDA all is 16 bits.
 
     Args:
         form: of the module.
@@ -39,7 +47,7 @@ def results(
         return (dtype, dtype) if dtype in _WIDENED else None
     low = torch.get_autocast_dtype(device.type)
     held = torch.promote_types(low, states[-1].dtype if states else dtype)
-    if form.kind == "RNN":
+    if form.kind == "RNN" or device.type == "cuda":
         return low, low
     if form.kind == "GRU":
         return held, held

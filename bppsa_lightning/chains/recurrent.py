@@ -25,8 +25,8 @@ class RecurrentChain(Chain):
     """The forward of an attached recurrent layer: same arguments, same results, backward by scan.
 
     Each direction of each layer is a scan of its own. What a single call brings that cannot be
-    scanned (a CUDA tensor, arguments that PyTorch refuses), or that PyTorch computes faster, goes
-    to PyTorch's own forward, and `explain` says why.
+    scanned (arguments that PyTorch refuses, a device without kernels), or that PyTorch computes
+    faster, goes to PyTorch's own forward, and `explain` says why.
     """
 
     module: nn.RNNBase
@@ -85,9 +85,20 @@ class RecurrentChain(Chain):
         data = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(data, Tensor) or not 2 <= data.dim() <= 3:
             return None
-        form = self.form
+        form, device = self.form, data.device
         T, B = self._steps_and_batch(input)
-        return planner.hand_over(form.cell, T, B, form.hidden, data.device)
+        if device.type != "cuda":
+            return planner.hand_over(form.cell, T, B, form.hidden, device)
+        return ops.recurrent_kernels_missing(device) or planner.hand_over(
+            form.cell, T, B, form.hidden, device, form.input_size, form.layers, form.directions,
+            dtypes.of_pytorch(data),
+        )  # fmt: skip
+
+    def plan(self) -> planner.Plan | None:
+        """The plan of the last call's shape, or None before the first."""
+        if self.shape is None:
+            return None
+        return planner.choose_recurrent(self.form.cell, *self.shape, self.device, self.algorithm)
 
     def _dense(
         self, input: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]

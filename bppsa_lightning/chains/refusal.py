@@ -15,8 +15,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning import ops
 from bppsa_lightning.chains.form import Form
+from bppsa_lightning.planner import gpu
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_WIDE = gpu.MOST_RESIDENT
 _MODULES = (nn.RNN, nn.GRU, nn.LSTM)
 
 
@@ -53,8 +55,15 @@ def of_call(
     if not isinstance(data, Tensor):
         return f"input is a {type(data).__name__}, no tensor or PackedSequence"
     device, dtype = data.device, data.dtype
-    if not ops.recurrent_device_supported(device):
-        return f"input is on {device}: the {form.cell_name} cell has no kernel there yet"
+    missing = ops.recurrent_kernels_missing(device)
+    if missing:
+        return missing
+    if device.type == "cuda" and form.projected:
+        return "an LSTM with projections has no CUDA kernel"
+    if device.type == "cuda" and torch.compiler.is_compiling() and form.hidden > _WIDE:
+        return f"compiled, where the planner sees no sizes: H={form.hidden} is beyond {_WIDE}"
+    if device.type == "cuda" and packed and not _of_one_length(input):
+        return "sequences of different lengths: beside cuDNN their padding was not measured"
     mixed = False
     for tensor in (*weights, *states):
         if not isinstance(tensor, Tensor) or tensor.device != device:
@@ -77,6 +86,10 @@ def of_call(
     if forward_ad._current_level >= 0:
         return "inside forward-mode differentiation"
     return None
+
+
+def _of_one_length(input: PackedSequence) -> bool:
+    return len(input.data) == len(input.batch_sizes) * int(input.batch_sizes[0])
 
 
 def _autocast_mixes(device: torch.device, tensors: Sequence[Tensor]) -> bool:

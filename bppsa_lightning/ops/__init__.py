@@ -5,7 +5,7 @@ import torch
 from bppsa_lightning._library import HAS_CUDA_KERNELS
 from bppsa_lightning.ops.diagonal import diagonal_scan, linear_recurrence
 from bppsa_lightning.ops.log import ScanLog, scan_log
-from bppsa_lightning.ops.recurrent import gru, lstm, recurrent_device_supported, rnn, run_layer
+from bppsa_lightning.ops.recurrent import gru, lstm, recurrent_kernels_missing, rnn, run_layer
 from bppsa_lightning.ops.scan import reverse_scan
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     "gru",
     "linear_recurrence",
     "lstm",
-    "recurrent_device_supported",
+    "recurrent_kernels_missing",
     "reverse_scan",
     "rnn",
     "run_layer",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning import planner
-from bppsa_lightning._library import HAS_CUDA_KERNELS
+from bppsa_lightning._library import HAS_CUDA_KERNELS, NO_CUDA_KERNELS
 from bppsa_lightning.ops.scan import DTYPES
 
 
@@ -129,11 +129,7 @@ def _check_diagonal_scan(decay: Tensor, grad: Tensor) -> None:
         )
     _check_beside("grad", grad, "decay", decay)
     if decay.is_cuda and not HAS_CUDA_KERNELS:
-        raise RuntimeError(
-            "decay: found on a CUDA device, but bppsa_lightning was built without its CUDA "
-            "kernels; rebuild it where an nvcc is on PATH (or CUDACXX names one), or move the "
-            "tensors to the CPU"
-        )
+        raise RuntimeError(f"decay: found on a CUDA device, but {NO_CUDA_KERNELS}")
 
 
 def _check_linear_recurrence(decay: Tensor, x: Tensor, initial: Tensor | None) -> None:

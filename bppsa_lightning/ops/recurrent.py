@@ -5,14 +5,14 @@ projection), G gates.
 """
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bppsa_lightning import planner, reference
-from bppsa_lightning._library import HAS_CUDA_KERNELS
+from bppsa_lightning._library import HAS_CUDA_KERNELS, NO_CUDA_KERNELS
 from bppsa_lightning.ops.log import record_scan
 
 # name in csrc: (name for people, gates)
@@ -53,7 +53,7 @@ def rnn(
     Raises:
         TypeError: an argument is not a tensor, or of another dtype.
         ValueError: shapes, devices, nonlinearity or algorithm do not fit.
-        RuntimeError: on a device the operator has no kernel for.
+        RuntimeError: on a device the operator has no kernel for; an LSTM with w_hr on CUDA.
 
     The backward is the reverse scan over J_tᵀ = W_hhᵀ diag(φ'(z_t)), never held as matrices;
     parameter gradients are products over (time × batch), computed as the scan goes.
@@ -118,17 +118,35 @@ def lstm(
     return _layer("lstm", x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, reverse, algorithm)
 
 
-def recurrent_device_supported(device: torch.device) -> bool:
-    """Whether the recurrent operators have kernels for a device."""
-    if device.type == "cuda":
-        return _HAS_CUDA and torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
-    return device.type in ("cpu", "meta")
+@torch.compiler.assume_constant_result
+def recurrent_kernels_missing(device: torch.device) -> str | None:
+    """Why the recurrent operators cannot run on a device, for people; None if they can."""
+    if device.type in ("cpu", "meta"):
+        return None
+    if device.type != "cuda":
+        return f"on {device} the recurrent operators have no kernel"
+    return _cuda_kernels_missing(device)
 
 
-_HAS_CUDA = HAS_CUDA_KERNELS and torch._C._dispatch_has_kernel_for_dispatch_key(
-    "bppsa::recurrent", "CUDA"
-)
-_LEAST_CAPABILITY = (9, 0)  # see csrc/cuda/cuda.cmake
+def _architectures() -> list[int]:
+    """The compute capabilities that the CUDA kernels were compiled for: 75 is 7.5."""
+    return sorted(map(int, torch.ops.bppsa.recurrent_cuda_architectures().split(",")))
+
+
+@lru_cache(maxsize=64)
+def _cuda_kernels_missing(device: torch.device) -> str | None:
+    if not HAS_CUDA_KERNELS:
+        return NO_CUDA_KERNELS
+    built = _architectures()
+    major, minor = torch.cuda.get_device_capability(device)
+    own = 10 * major + minor
+    if own >= built[0]:  # its own code, or PTX of an older one
+        return None
+    return (
+        f"{device} has compute capability {major}.{minor}, and the recurrent CUDA kernels were "
+        f"built for {', '.join(f'{a // 10}.{a % 10}' for a in built)}: build again with "
+        f"`pip install . -C cmake.define.BPPSA_CUDA_ARCHITECTURES={own}`"
+    )
 
 
 def _layer(
@@ -214,7 +232,7 @@ def _fits(
             and w_ih is not None
             and w_hh.dtype == dtype
             and w_hh.device == device
-            and recurrent_device_supported(device)
+            and recurrent_kernels_missing(device) is None
             and (w_hr is not None or P == H)
             and all(
                 t.shape == shape and t.dtype == dtype and t.device == device
@@ -235,8 +253,9 @@ def _explain_misfit(cell: str, x: Tensor, *tensors: Tensor | None) -> None:
         raise ValueError(f"x: found shape {tuple(x.shape)}, wanted (T, B, I) with T >= 1")
     if x.dtype not in _DTYPES:
         raise TypeError(f"x: found dtype {x.dtype}, wanted float32 or float64")
-    if not recurrent_device_supported(x.device):
-        raise RuntimeError(f"x: found on {x.device}, where the recurrent operators have no kernel")
+    missing = recurrent_kernels_missing(x.device)
+    if missing:
+        raise RuntimeError(f"x: found on {x.device}: {missing}")
     if not isinstance(w_hh, Tensor):
         raise TypeError(f"w_hh: found {type(w_hh).__name__}, wanted a torch.Tensor")
     name, gates = _CELLS[cell]
@@ -322,11 +341,12 @@ def _backward(
         gradients = _differentiable_backward(ctx, tensors, (grad_output, grad_h_n, grad_c_n))
     else:
         T, B, P = output.shape
-        plan = planner.choose(T, B, P, output.device, ctx.algorithm)
+        plan = planner.choose_recurrent(ctx.cell, T, B, P, output.device, ctx.algorithm)
         record_scan(_CELLS[ctx.cell][0], T, B, P, plan)
         wanted = ctx.needs_input_grad[_FIRST:_LAST]
         if grad_output is not None and grad_output.stride(-1) != 1:
-            grad_output = grad_output.contiguous()
+            # Not contiguous(), which leaves an empty tensor's strides as they are.
+            grad_output = grad_output.clone(memory_format=torch.contiguous_format)
         results = torch.ops.bppsa.recurrent_backward(
             ctx.cell,
             grad_output,
@@ -349,11 +369,13 @@ def _outside_autocast(formula: Callable[..., Any]) -> Callable[..., Any]:
     """A backward may be run under autocast; its products keep the precision of the forward."""
 
     @wraps(formula)
-    def wrapped(*arguments: Any) -> Any:
-        if not torch.is_autocast_enabled("cpu"):
-            return formula(*arguments)
-        with torch.autocast("cpu", enabled=False):
-            return formula(*arguments)
+    def wrapped(ctx: Any, tensors: list[Tensor | None], *arguments: Any) -> Any:
+        assert tensors[0] is not None
+        kind = tensors[0].device.type
+        if not torch.is_autocast_enabled(kind):
+            return formula(ctx, tensors, *arguments)
+        with torch.autocast(kind, enabled=False):
+            return formula(ctx, tensors, *arguments)
 
     return wrapped
 

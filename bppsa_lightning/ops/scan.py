@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning import planner
-from bppsa_lightning._library import HAS_CUDA_KERNELS
+from bppsa_lightning._library import HAS_CUDA_KERNELS, NO_CUDA_KERNELS
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -89,11 +89,7 @@ def _check_reverse_scan(jac_t: Tensor, grad: Tensor) -> None:
     if grad.device != jac_t.device:
         raise ValueError(f"grad: found on {grad.device}, wanted on jac_t's {jac_t.device}")
     if jac_t.is_cuda and not HAS_CUDA_KERNELS:
-        raise RuntimeError(
-            "jac_t: found on a CUDA device, but bppsa_lightning was built without its CUDA "
-            "kernels; rebuild it where an nvcc is on PATH (or CUDACXX names one), or move jac_t "
-            "and grad to the CPU"
-        )
+        raise RuntimeError(f"jac_t: found on a CUDA device, but {NO_CUDA_KERNELS}")
 
 
 def _reverse_scan_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

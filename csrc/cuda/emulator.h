@@ -208,6 +208,7 @@ namespace bppsa::cuda {
 inline void report_untrusted() { ++emulator::Device::get().untrusted; }
 
 // No clusters here: the launcher says so, and these are there to be compiled only.
+constexpr bool kHasClusters = false;
 inline void store_in_cluster(float*, float, unsigned) {}
 inline void sync_cluster() {}
 

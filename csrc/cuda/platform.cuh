@@ -19,6 +19,13 @@ __device__ __forceinline__ unsigned char* shared_memory() {
 // right only because products are walked around would otherwise hide a wrong product.
 __device__ __forceinline__ void report_untrusted() {}
 
+// Whether this code is compiled for a device that has clusters of blocks.
+#if __CUDA_ARCH__ >= 900
+constexpr bool kHasClusters = true;
+#else
+constexpr bool kHasClusters = false;
+#endif
+
 // Clusters of blocks: a store into the shared memory of block `rank`, at the place that `to` is in
 // this block's, and the barrier of all threads of the cluster. Never called before sm_90.
 __device__ __forceinline__ void store_in_cluster(float* to, float value, unsigned rank) {

@@ -43,8 +43,9 @@ void check_contiguous(const Maybe& tensor, const char* name, const Tensor& like,
 }
 
 void check_inner(const Tensor& tensor, const char* name) {
-  STD_TORCH_CHECK(tensor.stride(2) == 1 || tensor.size(2) <= 1, "recurrent: ", name,
-                  ": wanted its last dimension contiguous, found a stride of ", tensor.stride(2));
+  STD_TORCH_CHECK(tensor.stride(2) == 1 || tensor.size(2) <= 1 || tensor.numel() == 0,
+                  "recurrent: ", name, ": wanted its last dimension contiguous, found a stride of ",
+                  tensor.stride(2));
 }
 
 Tensor empty_beside(const Tensor& like, Sizes sizes) {
@@ -224,8 +225,17 @@ Gradients recurrent_backward_cuda(const std::string& cell, const Maybe& grad_out
   return {grad_x, grad_h0, grad_c0, grad_w_ih, grad_w_hh, grad_b_ih, grad_b_hh, grad_w_hr};
 }
 
+/// The compute capabilities that the kernels were compiled for: "75,90" are 7.5 and 9.0.
+std::string architectures() { return BPPSA_CUDA_ARCHITECTURES; }
+
 }  // namespace
 }  // namespace bppsa::cuda
+
+STABLE_TORCH_LIBRARY_FRAGMENT(bppsa, m) { m.def("recurrent_cuda_architectures() -> str"); }
+
+STABLE_TORCH_LIBRARY_IMPL(bppsa, CompositeExplicitAutograd, m) {
+  m.impl("recurrent_cuda_architectures", TORCH_BOX(&bppsa::cuda::architectures));
+}
 
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CUDA, m) {
   m.impl("recurrent", TORCH_BOX(&bppsa::cuda::recurrent_cuda));

@@ -17,6 +17,7 @@
 #include <limits>
 #include <string>
 
+#include "recurrent/instances.cuh"
 #include "scan.cuh"
 
 namespace bppsa::cuda {
@@ -108,6 +109,11 @@ Tensor reverse_scan(const Tensor& jac_t, const Tensor& grad, const std::string& 
 }
 
 }  // namespace
+
+// For the recurrent chains too.
+BPPSA_DENSE_TREE_INSTANCE(, float)
+BPPSA_DENSE_TREE_INSTANCE(, double)
+
 }  // namespace bppsa::cuda
 
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CUDA, m) {

@@ -68,6 +68,7 @@ struct InputSide {
 template <class Cell, class Shape, bool kScalarInput>
 __global__ void __launch_bounds__(Shape::kThreads)
     recurrent_forward_kernel(ForwardView<typename Cell::scalar_t> view, int staged) {
+  if constexpr (Shape::kBlocks > 1 && !kHasClusters) return;  // the launcher never comes here
   using T = typename Cell::scalar_t;
   constexpr int G = Cell::kGates, kAhead = Shape::kAhead, kPasses = Shape::kPasses;
   using Side = InputSide<Cell, kScalarInput>;
@@ -172,17 +173,32 @@ __global__ void __launch_bounds__(Shape::kThreads)
   }
 }
 
+// Large states take their input as a product in any case: that is fewer kernels to compile.
+template <class Shape>
+constexpr bool kTakesScalars = Shape::kPasses == 1;
+
+template <class Cell>
+bool takes_scalars(int H, const Launcher& launch) {
+  bool takes = false;
+  with_unit_shape<typename Cell::scalar_t, Cell::kGates, false>(
+      H, launch, [&](auto shape) { takes = kTakesScalars<decltype(shape)>; });
+  return takes;
+}
+
 template <class Cell, bool kScalarInput>
 void walk_forward(const ForwardView<typename Cell::scalar_t>& view, Launcher& launch) {
   using T = typename Cell::scalar_t;
-  with_unit_shape<T, Cell::kGates>(view.H, launch, [&](auto shape) {
+  with_unit_shape<T, Cell::kGates, false>(view.H, launch, [&](auto shape) {
     using Shape = decltype(shape);
-    const size_t vectors = 2 * padded<T, Shape>(view.H) * sizeof(T);
-    const int staged = staged_pieces<T, Cell::kGates, Shape>(view.H, vectors, launch.shared_limit);
-    launch_units<Shape>(launch, "forward", recurrent_forward_kernel<Cell, Shape, kScalarInput>,
-                        view.B, unit_threads<Shape>(view.H),
-                        vectors + staged_bytes<T, Cell::kGates, Shape>(view.H, staged), view,
-                        staged);
+    if constexpr (!kScalarInput || kTakesScalars<Shape>) {
+      const size_t vectors = 2 * padded<T, Shape>(view.H) * sizeof(T);
+      const int staged =
+          staged_pieces<T, Cell::kGates, Shape>(view.H, vectors, launch.shared_limit);
+      launch_units<Shape>(launch, "forward", recurrent_forward_kernel<Cell, Shape, kScalarInput>,
+                          view.B, unit_threads<Shape>(view.H),
+                          vectors + staged_bytes<T, Cell::kGates, Shape>(view.H, staged), view,
+                          staged);
+    }
   });
 }
 

@@ -1,8 +1,12 @@
 #pragma once
 // The recurrent chains of every cell and type, compiled in the recurrent_<cell>.cu files, so that
-// they can be compiled side by side.
+// they can be compiled side by side; the dense tree that they share is compiled in reverse_scan.cu.
 
 #include "recurrent.cuh"
+
+#define BPPSA_DENSE_TREE_INSTANCE(PREFIX, TYPE)                                      \
+  PREFIX template void scan_blelloch<DenseCell<TYPE>>(const Chain<DenseCell<TYPE>>&, \
+                                                      const Vectors<TYPE>&, int64_t, Launcher&);
 
 #define BPPSA_RECURRENT_INSTANCE(PREFIX, CELL)                                                     \
   PREFIX template void recurrent_forward<CELL>(ForwardView<CELL::scalar_t>,                        \
@@ -18,6 +22,9 @@ template <typename T>
 using RnnTanh = RnnCell<T, Phi::tanh>;
 template <typename T>
 using RnnRelu = RnnCell<T, Phi::relu>;
+
+BPPSA_DENSE_TREE_INSTANCE(extern, float)
+BPPSA_DENSE_TREE_INSTANCE(extern, double)
 
 BPPSA_RECURRENT_INSTANCE(extern, RnnTanh<float>)
 BPPSA_RECURRENT_INSTANCE(extern, RnnTanh<double>)

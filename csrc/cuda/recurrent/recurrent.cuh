@@ -27,7 +27,7 @@ void recurrent_forward(ForwardView<typename Cell::scalar_t> view,
                        const Inputs<typename Cell::scalar_t>& x, int64_t I, Launcher& launch) {
   using T = typename Cell::scalar_t;
   if (view.B == 0) return;
-  if (I == 1) {
+  if (I == 1 && takes_scalars<Cell>(view.H, launch)) {
     view.input = x.data;
     view.input_step = x.step;
     view.input_sample = x.sample;

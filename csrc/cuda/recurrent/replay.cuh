@@ -26,6 +26,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
     recurrent_replay_kernel(BackwardView<typename Cell::scalar_t> view, int64_t span,
                             int64_t chunks, StateCarries<typename Cell::scalar_t> carries,
                             int staged) {
+  if constexpr (Shape::kBlocks > 1 && !kHasClusters) return;  // the launcher never comes here
   using T = typename Cell::scalar_t;
   constexpr int kPasses = Shape::kPasses;
   const int H = view.H, pitch = padded<T, Shape>(H);
@@ -63,7 +64,7 @@ void replay_recurrent(const BackwardView<typename Cell::scalar_t>& view, int64_t
                       int64_t chunks, const StateCarries<typename Cell::scalar_t>& carries,
                       Launcher& launch) {
   using T = typename Cell::scalar_t;
-  with_unit_shape<T, Cell::kGates>(view.H, launch, [&](auto shape) {
+  with_unit_shape<T, Cell::kGates, true>(view.H, launch, [&](auto shape) {
     using Shape = decltype(shape);
     const size_t vectors = 2 * Cell::kGates * padded<T, Shape>(view.H) * sizeof(T);
     const int staged = staged_pieces<T, Cell::kGates, Shape>(view.H, vectors, launch.shared_limit);

@@ -9,6 +9,11 @@
 // the pieces after them in shared memory as far as they fit; what is left, if anything, is read
 // again in every step.
 //
+// Every number of a vector that is read from shared memory would serve one product a gate, and that
+// memory's bandwidth would be the limit. So kShared neighbouring units share their lanes: each of
+// the kSplit * kShared lanes multiplies its slice, now of that many, for all kShared units, and the
+// sums are handed to the units' own lanes. Every number read then serves kShared products a gate.
+//
 // Where even these do not hold the matrix, kBlocks blocks of a cluster share one sample: each owns
 // its part of the units, lane s of a unit hands the unit's number to block s, and the barrier that
 // ends a step is the cluster's.
@@ -17,8 +22,11 @@
 
 namespace bppsa::cuda {
 
-template <int split, int held, bool whole, int threads, int passes, int ahead, int blocks = 1>
+template <int split, int held, bool whole, int threads, int passes, int ahead, int blocks = 1,
+          int shared = 1>
 struct UnitShape {
+  static constexpr int kShared = shared, kLanes = split * shared;
+  static_assert(shared == 1 || (passes == 1 && kLanes <= 32), "units that share are one warp's");
   static constexpr int kBlocks = blocks;
   static_assert(blocks == 1 || (blocks == split && passes == 1), "a lane for each block");
   static constexpr bool kWhole = whole;  // nothing is left
@@ -40,9 +48,10 @@ struct alignas(16) Pack {
 /// The length of a vector in shared memory: whole pieces.
 template <typename T, class Shape>
 BPPSA_BOTH int padded(int H) {
-  constexpr int piece = Shape::kSplit * kVec<T>;
-  if (Shape::kWhole || Shape::kHeld * piece >= H) return Shape::kHeld * piece;
-  return round_up(H, piece);
+  constexpr int piece = Shape::kSplit * kVec<T>, held = Shape::kHeld * piece;
+  static_assert(!Shape::kWhole || Shape::kHeld % Shape::kShared == 0, "whole pieces of each unit");
+  if (Shape::kWhole) return held;
+  return round_up(held >= H ? held : H, piece * Shape::kShared);
 }
 
 /// Threads of a block for H units: no more warps than have work.
@@ -68,20 +77,23 @@ size_t staged_bytes(int H, int pieces) {
 
 constexpr int kMostUnits = 4096;
 
-/// Calls run(shape) with the shape for H units of G gates.
-template <typename T, int G, class Run>
+/// Calls run(shape) with the shape for H units of G gates. Backwards one sum a unit is handed over,
+/// forwards one a gate: fewer units share there.
+template <typename T, int G, bool kBack, class Run>
 void with_unit_shape(int H, const Launcher& launch, Run run) {
   if constexpr (sizeof(T) == 4) {
     if (H <= 8) return run(UnitShape<1, 2, true, 32, 1, 8>{});
     if (H <= 20) return run(UnitShape<1, 5, true, 32, 1, 8>{});
     if (H <= 32) return run(UnitShape<1, 8, true, 32, 1, 8>{});
-    if (H <= 64) return run(UnitShape<4, 4, true, 256, 1, 4>{});
+    constexpr int few = kBack && G > 1 ? 4 : 1, many = kBack || G == 1 ? 4 : 2;
+    if (H <= 64) return run(UnitShape<4, 4, true, 256, 1, 4, 1, few>{});
     // 512 threads have 128 registers each: three or four gates do not fit all 32 weights.
-    if (H <= 128) return run(UnitShape<4, G == 1 ? 8 : G == 3 ? 6 : 4, G == 1, 512, 1, 2>{});
+    constexpr int held = G == 1 ? 8 : G == 3 ? 6 : 4;
+    if (H <= 128) return run(UnitShape<4, held, G == 1, 512, 1, 2, 1, many>{});
     if constexpr (G == 1) {
-      if (H <= 256) return run(UnitShape<2, 16, false, 512, 1, 2>{});
+      if (H <= 256) return run(UnitShape<2, 16, false, 512, 1, 2, 1, 8>{});
     } else {
-      if (H <= 256 && launch.clusters) return run(UnitShape<8, 8, true, 256, 1, 2, 8>{});
+      if (H <= 256 && launch.clusters) return run(UnitShape<8, 8, true, 256, 1, 2, 8, many>{});
     }
   } else {
     if (H <= 32) return run(UnitShape<4, 4, true, 128, 1, 4>{});

@@ -1,9 +1,12 @@
 #pragma once
-// The recurrent matrix as one thread sees it: G gates, for each the numbers that multiply a vector
-// to make this thread's unit.
+// The recurrent matrix as one thread sees it: G gates, for each the numbers that multiply its slice
+// of a vector to make its unit; or, where units share their lanes (shape.cuh), all of their units.
 //
 //   forward    w(g, k) = w_hh[g * H + unit][k]     one sum a gate, one vector for all gates
 //   backward   w(g, k) = w_hh[g * H + k][unit]     one sum, a vector for each gate
+//
+// A thread's pieces come unit by unit: piece i belongs to the i % kShared-th of the units that
+// share, and multiplies the i / kShared-th piece of the slice.
 
 #include "shape.cuh"
 
@@ -11,14 +14,18 @@ namespace bppsa::cuda {
 
 template <typename T, int G, class Shape>
 struct Weights {
-  static constexpr int kHeldSize = Shape::kHeld > 0 ? Shape::kHeld : 1;
+  static constexpr int kHeld = Shape::kHeld, kHeldSize = kHeld > 0 ? kHeld : 1;
+  static constexpr int kShared = Shape::kShared;
+  // Of each sum, parts that do not wait for each other: none where there are many sums.
+  static constexpr int kParts = kShared == 1 ? kVec<T> : 1;
+  static constexpr int kUnroll = kShared == 1 ? 4 : 1;
 
   const T* data;
   int H, gate, in, out;  // strides, of a gate, of k, of a unit
-  int slice, pieces;     // this thread's slice; all its pieces
-  Pack<T>* stage;        // in shared memory, a thread's own: [piece][gate][thread]
-  int staged;            // pieces there, after those in registers
-  T held[G][kHeldSize][kVec<T>];
+  int own, slice;        // which of the units that share is this thread's; its slice
+  int pieces, staged;    // all its pieces; those in shared memory, after those in registers
+  Pack<T>* stage;        // the latter, a thread's own: [piece][gate][thread]
+  Pack<T> held[G][kHeldSize];
 
   BPPSA_DEVICE Weights(const T* data, int H, bool transposed, Pack<T>* stage = nullptr,
                        int staged = 0)
@@ -27,25 +34,20 @@ struct Weights {
         gate(H * H),
         in(transposed ? H : 1),
         out(transposed ? 1 : H),
-        slice(threadIdx.x % Shape::kSplit),
+        own(threadIdx.x / Shape::kSplit % kShared),
+        slice(threadIdx.x % Shape::kLanes),
         pieces(padded<T, Shape>(H) / (Shape::kSplit * kVec<T>)),
-        stage(stage),
-        staged(staged) {
+        staged(staged),
+        stage(stage) {
     const int unit = unit_of<Shape>(0);
     for (int i = 0; i < staged; ++i) {
-      for (int g = 0; g < G; ++g) {
-        Pack<T>& own = staged_pack(i, g);
-        for (int e = 0; e < kVec<T>; ++e) own.e[e] = read(g, first(Shape::kHeld + i) + e, unit);
-      }
+      for (int g = 0; g < G; ++g) staged_pack(i, g) = read(g, kHeld + i, unit);
     }
-    if constexpr (Shape::kHeld > 0) {
+    if constexpr (kHeld > 0) {
 #pragma unroll
       for (int g = 0; g < G; ++g) {
 #pragma unroll
-        for (int i = 0; i < Shape::kHeld; ++i) {
-#pragma unroll
-          for (int e = 0; e < kVec<T>; ++e) held[g][i][e] = read(g, first(i) + e, unit);
-        }
+        for (int i = 0; i < kHeld; ++i) held[g][i] = read(g, i, unit);
       }
     }
   }
@@ -53,94 +55,129 @@ struct Weights {
   BPPSA_DEVICE Pack<T>& staged_pack(int i, int g) const {
     return stage[(i * G + g) * blockDim.x + threadIdx.x];
   }
-  BPPSA_DEVICE int first(int piece) const { return (piece * Shape::kSplit + slice) * kVec<T>; }
-  BPPSA_DEVICE T read(int g, int k, int unit) const {
-    return k < H && unit < H ? data[g * gate + k * in + unit * out] : T(0);
+  /// The first number that a piece multiplies.
+  BPPSA_DEVICE int first(int piece) const {
+    return (piece / kShared * Shape::kLanes + slice) * kVec<T>;
+  }
+  /// A piece from memory. Without shared lanes it is that of `unit`.
+  BPPSA_DEVICE Pack<T> read(int g, int piece, int unit) const {
+    const int k = first(piece);
+    const int j = kShared == 1 ? unit : unit_of<Shape>(0) - own + piece % kShared;
+    Pack<T> pack;
+#pragma unroll
+    for (int e = 0; e < kVec<T>; ++e) {
+      pack.e[e] = k + e < H && j < H ? data[g * gate + (k + e) * in + j * out] : T(0);
+    }
+    return pack;
+  }
+  BPPSA_DEVICE Pack<T> of_slice(const T* v, int piece) const {
+    return *reinterpret_cast<const Pack<T>*>(v + first(piece));
   }
 
   /// sum[g] becomes sum[g] + Σ_k w(g, k) v[k], the same in all lanes of the unit.
   BPPSA_DEVICE void each(const T* v, int unit, T (&sum)[G]) const {
-    T part[G][kVec<T>];
+    T part[G][kShared][kParts];
+    const bool starts = threadIdx.x % Shape::kSplit == 0;
 #pragma unroll
     for (int g = 0; g < G; ++g) {
 #pragma unroll
-      for (int e = 0; e < kVec<T>; ++e) part[g][e] = e == 0 && slice == 0 ? sum[g] : T(0);
+      for (int q = 0; q < kShared; ++q) {
+#pragma unroll
+        for (int e = 0; e < kParts; ++e) {
+          part[g][q][e] = e == 0 && starts && q == own ? sum[g] : T(0);
+        }
+      }
     }
-    const auto piece = [&](int i, auto weight) {
-      const Pack<T> x = *reinterpret_cast<const Pack<T>*>(v + first(i));
+    in_turn<1>(v, 0, unit, [&](int, int q, const Pack<T>& x, auto weight) {
 #pragma unroll
       for (int g = 0; g < G; ++g) {
+        const Pack<T> w = weight(g);
 #pragma unroll
-        for (int e = 0; e < kVec<T>; ++e) part[g][e] += weight(g, e) * x.e[e];
+        for (int e = 0; e < kVec<T>; ++e) part[g][q][e % kParts] += w.e[e] * x.e[e];
       }
-    };
+    });
 #pragma unroll
-    for (int i = 0; i < Shape::kHeld; ++i) {
-      piece(i, [&](int g, int e) { return held[g][i][e]; });
-    }
-    if constexpr (!Shape::kWhole) {
-#pragma unroll 2
-      for (int i = 0; i < staged; ++i) {
-        Pack<T> own[G];
-#pragma unroll
-        for (int g = 0; g < G; ++g) own[g] = staged_pack(i, g);
-        piece(Shape::kHeld + i, [&](int g, int e) { return own[g].e[e]; });
-      }
-#pragma unroll 4
-      for (int i = Shape::kHeld + staged; i < pieces; ++i) {
-        piece(i, [&](int g, int e) { return read(g, first(i) + e, unit); });
-      }
-    }
-#pragma unroll
-    for (int g = 0; g < G; ++g) sum[g] = over_lanes(added(part[g]));
+    for (int g = 0; g < G; ++g) sum[g] = handed_over(part[g]);
   }
 
   /// Σ_g Σ_k w(g, k) v[g * pitch + k] over all lanes of the unit.
   BPPSA_DEVICE T all(const T* v, int pitch, int unit) const {
-    T part[kVec<T>];
+    T part[kShared][kParts] = {};
+    in_turn<G>(v, pitch, unit, [&](int g, int q, const Pack<T>& x, auto weight) {
+      const Pack<T> w = weight(g);
 #pragma unroll
-    for (int e = 0; e < kVec<T>; ++e) part[e] = 0;
-    const auto piece = [&](int g, int i, auto weight) {
-      const Pack<T> x = *reinterpret_cast<const Pack<T>*>(v + g * pitch + first(i));
-#pragma unroll
-      for (int e = 0; e < kVec<T>; ++e) part[e] += weight(e) * x.e[e];
-    };
-#pragma unroll
-    for (int g = 0; g < G; ++g) {
-#pragma unroll
-      for (int i = 0; i < Shape::kHeld; ++i) {
-        piece(g, i, [&](int e) { return held[g][i][e]; });
-      }
-    }
-    if constexpr (!Shape::kWhole) {
-#pragma unroll 2
-      for (int i = 0; i < staged; ++i) {
-#pragma unroll
-        for (int g = 0; g < G; ++g) {
-          const Pack<T> own = staged_pack(i, g);
-          piece(g, Shape::kHeld + i, [&](int e) { return own.e[e]; });
-        }
-      }
-#pragma unroll 4
-      for (int i = Shape::kHeld + staged; i < pieces; ++i) {
-#pragma unroll
-        for (int g = 0; g < G; ++g) {
-          piece(g, i, [&](int e) { return read(g, first(i) + e, unit); });
-        }
-      }
-    }
-    return over_lanes(added(part));
+      for (int e = 0; e < kVec<T>; ++e) part[q][e % kParts] += w.e[e] * x.e[e];
+    });
+    return handed_over(part);
   }
 
  private:
-  BPPSA_DEVICE static T added(const T (&part)[kVec<T>]) {
-    if constexpr (kVec<T> == 4) return (part[0] + part[1]) + (part[2] + part[3]);
-    return part[0] + part[1];
-  }
-  BPPSA_DEVICE static T over_lanes(T sum) {
+  /// Calls use(g, q, x, weight) for every piece and each of kVectors vectors g, `pitch` apart: q is
+  /// the unit of those that share, x the numbers that those of weight(gate) multiply.
+  template <int kVectors, class Use>
+  BPPSA_DEVICE void in_turn(const T* v, int pitch, int unit, Use use) const {
 #pragma unroll
-    for (int d = 1; d < Shape::kSplit; d *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
-    return sum;
+    for (int g = 0; g < kVectors; ++g) {
+      Pack<T> x;
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        if (i % kShared == 0) x = of_slice(v + g * pitch, i);
+        use(g, i % kShared, x, [&](int h) { return held[h][i]; });
+      }
+    }
+    if constexpr (!Shape::kWhole) {
+      const int end = kHeld + staged;
+      by_slice<kVectors>(kHeld, end, v, pitch, [&](int i, int g, int q, const Pack<T>& x) {
+        use(g, q, x, [&](int h) { return staged_pack(i - kHeld, h); });
+      });
+      by_slice<kVectors>(end, pieces, v, pitch, [&](int i, int g, int q, const Pack<T>& x) {
+        use(g, q, x, [&](int h) { return read(h, i, unit); });
+      });
+    }
+  }
+  /// Calls use(i, g, q, x) for pieces begin … end - 1; those of one piece of the slice together.
+  template <int kVectors, class Use>
+  BPPSA_DEVICE void by_slice(int begin, int end, const T* v, int pitch, Use use) const {
+#pragma unroll kUnroll
+    for (int of_one = begin / kShared * kShared; of_one < end; of_one += kShared) {
+#pragma unroll
+      for (int g = 0; g < kVectors; ++g) {
+        const Pack<T> x = of_slice(v + g * pitch, of_one);
+#pragma unroll
+        for (int q = 0; q < kShared; ++q) {
+          const int i = of_one + q;
+          if (kShared == 1 || (i >= begin && i < end)) use(i, g, q, x);
+        }
+      }
+    }
+  }
+
+  /// part[q], summed over its parts and over all lanes that share, in the lanes of unit q.
+  BPPSA_DEVICE T handed_over(const T (&part)[kShared][kParts]) const {
+    T sum[kShared];
+#pragma unroll
+    for (int q = 0; q < kShared; ++q) sum[q] = added(part[q]);
+    // Half of what is left goes to the lanes that want it, and theirs comes back, halving by
+    // halving.
+#pragma unroll
+    for (int half = kShared / 2; half >= 1; half /= 2) {
+      const bool upper = (own & half) != 0;
+#pragma unroll
+      for (int q = 0; q < half; ++q) {
+        const T mine = upper ? sum[q + half] : sum[q], theirs = upper ? sum[q] : sum[q + half];
+        sum[q] = mine + __shfl_xor_sync(0xffffffffu, theirs, half * Shape::kSplit);
+      }
+    }
+#pragma unroll
+    for (int d = 1; d < Shape::kSplit; d *= 2) {
+      sum[0] += __shfl_xor_sync(0xffffffffu, sum[0], d);
+    }
+    return sum[0];
+  }
+  BPPSA_DEVICE static T added(const T (&part)[kParts]) {
+    if constexpr (kParts == 4) return (part[0] + part[1]) + (part[2] + part[3]);
+    if constexpr (kParts == 2) return part[0] + part[1];
+    return part[0];
   }
 };
 

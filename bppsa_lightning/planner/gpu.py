@@ -1,0 +1,218 @@
+"""Recurrent layers on CUDA: the fastest plan, and whether cuDNN is faster than all of them.
+
+An estimate is a sum of terms in the layer's sizes (`walk_terms`, `chunk_terms`) with coefficients
+in seconds; measured.json holds them, fitted by experiments/fit_planner.py to the record it names,
+which was measured on the GPU it names. On another GPU the number of multiprocessors is its own.
+
+    walk       a launch, T steps in sequence, and T * B times what each sample adds
+    chunked    launches; C steps of composing, in as many turns as the lanes do not fit the device
+               at once; the lanes' work; the carry over T/C chunks; T * B times what a sample adds
+
+None takes less than the least that was measured, which is the host's time.
+
+What was not measured is estimated so that cuDNN is rather taken for faster than it is: a layer of
+ours takes the time of the next larger H that was measured, one of cuDNN's what lies between its
+neighbours, and no more at larger batches than at those measured.
+
+T steps, B batch, I input, H state, C chunk.
+"""
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bppsa_lightning.planner.dense import MAX_CHUNK
+from bppsa_lightning.planner.plan import Plan, max_levels
+
+_FIT: dict[str, Any] = json.loads(Path(__file__).with_name("measured.json").read_text())
+RECORD, GPU = str(_FIT["record"]), str(_FIT["gpu"])
+
+# Of csrc/cuda/recurrent: the largest H whose chunks are composed; threads of a composing block; the
+# H that one compiled size serves; the largest H of which no number is read again in each step, and
+# that of more gates than one where blocks cannot share a sample, in clusters.
+MOST_COMPOSED = 32
+_LANES = 128
+_COMPILED = (8, 20, 32)
+MOST_RESIDENT, MOST_RESIDENT_ALONE = 256, 128
+# One product of a chunked scan was measured at this H.
+_FITTED_H = 20
+
+_GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+# Multiply-adds a second of the products for inputs and parameters; reasoned, not measured: a plain
+# tiled kernel on our side, cuBLAS at its best on the other.
+_OUR_PRODUCTS, _STOCK_PRODUCTS = 5e12, 2e13
+
+
+def kind(cell: str) -> str:
+    """The measured cell that stands for `cell`: both RNNs take the same time."""
+    return cell.split("_")[0]
+
+
+def walk_terms(T: int, B: int) -> tuple[float, ...]:
+    return (1.0, float(T), float(T) * B)
+
+
+def chunk_terms(
+    T: int, B: int, H: int, chunk: int, states: int, resident: int, processors: int
+) -> tuple[float, ...]:
+    """`states`: vectors of H numbers in the state. `resident`: blocks on one multiprocessor."""
+    inner = max(-(-T // chunk) - 2, 0)
+    lanes = B + inner * B * (states * H + 1)
+    blocks = math.ceil(lanes / _LANES)
+    turns = math.ceil(math.ceil(blocks / processors) / resident)
+    return (1.0, chunk * turns, chunk * blocks / processors, float(inner), float(T) * B)
+
+
+def chunks(T: int) -> list[int]:
+    """The chunks worth a try: small ones, and near the root of T, where phases balance."""
+    root = 2 ** max(round(math.log2(max(T, 1)) / 2), 3)
+    return [c for c in sorted({8, 16, 32, MAX_CHUNK, 2 * root, 4 * root}) if c < T]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One direction of one recurrent layer; multiprocessors of the GPU, and whether it clusters."""
+
+    cell: str
+    T: int
+    B: int
+    H: int
+    I: int = 1
+    processors: int = int(_FIT["processors"])
+    clusters: bool = True
+
+    @property
+    def most_resident(self) -> int:
+        alone = kind(self.cell) != "rnn" and not self.clusters
+        return MOST_RESIDENT_ALONE if alone else MOST_RESIDENT
+
+    @property
+    def _fit(self) -> dict[str, Any]:
+        fit: dict[str, Any] = _FIT["cells"][kind(self.cell)]
+        return fit
+
+    def backward(self, plan: Plan) -> float:
+        """Seconds of the whole backward on the device, parameter gradients included."""
+        if plan.algorithm == "chunked" and self.H <= MOST_COMPOSED and plan.chunk < self.T:
+            fit, states = self._fit, 2 if self.cell == "lstm" else 1
+            terms = chunk_terms(
+                self.T, self.B, self.H, plan.chunk, states, fit["resident"], self.processors
+            )
+            compiled = next(h for h in _COMPILED if h >= self.H) / _FITTED_H
+            scales = (1.0, compiled**2, compiled**2, compiled, 1.0)
+            seconds = sum(a * b * c for a, b, c in zip(terms, scales, fit["chunked"], strict=True))
+        else:
+            seconds = self._walk("backward")
+        return seconds + self._input_products(2) / _OUR_PRODUCTS
+
+    def forward(self) -> float:
+        """Seconds of the forward."""
+        seconds = self._walk("forward") + self._input_products(1) / _OUR_PRODUCTS
+        return max(self.least("forward"), seconds)
+
+    def least(self, part: str) -> float:
+        """Seconds that the host takes for our "forward" or "backward"."""
+        return float(self._fit["least"][part])
+
+    def stock(self, part: str) -> float:
+        """Seconds of cuDNN's "forward" or "backward"."""
+        products = self._input_products(1 if part == "forward" else 2) / _STOCK_PRODUCTS
+        measured = self._fit["stock"]
+        sizes = sorted(map(int, measured))
+        above = next((h for h in sizes if h >= self.H), sizes[-1])
+        below = max((h for h in sizes if h <= self.H), default=above)
+        times = [self._stock_at(measured[str(h)][part]) for h in (below, above)]
+        share = (self.H - below) / (above - below) if above > below else 0.0
+        return times[0] + share * (times[1] - times[0]) + products
+
+    def _stock_at(self, fit: dict[str, Any]) -> float:
+        seconds = sum(a * b for a, b in zip(walk_terms(self.T, self.B), fit["terms"], strict=True))
+        return max(float(fit["least"]), seconds)
+
+    def _walk(self, part: str) -> float:
+        measured = self._fit["ours"]
+        H = next((h for h in sorted(map(int, measured)) if h >= self.H), max(map(int, measured)))
+        turns = math.ceil(self.B / max(self._side_by_side(), 1))
+        launch, step, sample = measured[str(H)][part]
+        return float(launch + self.T * (turns * step + self.B * sample))
+
+    def _side_by_side(self) -> int:
+        """Samples that the device walks at once: a warp each, a multiprocessor, or eight."""
+        if self.H <= MOST_COMPOSED:
+            return 8 * self.processors
+        clusters = self.H > MOST_RESIDENT_ALONE and kind(self.cell) != "rnn"
+        return self.processors // 8 if clusters else self.processors
+
+    def _input_products(self, count: int) -> float:
+        """Multiply-adds of `count` products of all inputs, which were measured with I = 1."""
+        rows = _GATES[kind(self.cell)] * self.H
+        return float(count) * self.T * self.B * rows * (self.I - 1)
+
+
+def choose(layer: Layer, algorithm: str) -> Plan:
+    """The plan of a layer's backward; anything but "auto" is obeyed."""
+    linear = Plan("linear")
+    if algorithm == "blelloch":
+        # Its Jacobians are written out, and nobody measured when that pays: it has no estimate.
+        return Plan("blelloch", levels=max_levels(layer.T), reason="as asked; not estimated")
+    chunked = [Plan("chunked", chunk=c) for c in chunks(layer.T)]
+    if algorithm == "chunked":
+        # At least four chunks: with two, nothing would be composed.
+        chunked = [p for p in chunked if 4 * p.chunk <= layer.T] or [
+            Plan("chunked", chunk=max(1, layer.T // 4))
+        ]
+    composed = layer.H <= MOST_COMPOSED and layer.T > 0 and layer.B > 0
+    plans = [linear] if algorithm == "linear" else chunked
+    if algorithm == "auto":
+        plans = [linear, *(chunked if composed else [])]
+    costs = [layer.backward(plan) if layer.B else 0.0 for plan in plans]
+    best = min(range(len(plans)), key=costs.__getitem__)
+    if algorithm != "auto":
+        walks = algorithm == "chunked" and layer.H > MOST_COMPOSED
+        reason = (
+            f"as asked; walked, as chunks pay up to H = {MOST_COMPOSED}" if walks else "as asked"
+        )
+    else:
+        reason = _why(layer, plans, costs, best)
+    seconds = max(layer.least("backward"), costs[best])
+    return replace(plans[best], seconds=seconds, reason=reason)
+
+
+def _why(layer: Layer, plans: list[Plan], costs: list[float], best: int) -> str:
+    rivals = [("cuDNN", layer.stock("backward"))]
+    other = "linear" if plans[best].algorithm == "chunked" else "chunked"
+    found = [c for p, c in zip(plans, costs, strict=True) if p.algorithm == other]
+    rivals += [(other, min(found))] if found else []
+    least = layer.least("backward")
+    ratios = ((name, max(least, s) / max(least, costs[best])) for name, s in rivals)
+    times = ", ".join(f"{name} {ratio:.1f}x" for name, ratio in ratios)
+    return f"{layer.processors} multiprocessors: {times} as long, estimated ({_source()})"
+
+
+def _source() -> str:
+    return f"fitted to {Path(RECORD).name}, {GPU}"
+
+
+def hand_over(layer: Layer, layers: int, directions: int) -> str | None:
+    """Why cuDNN is the better choice for a forward and a backward of a layer, or None.
+
+    Args:
+        layer: one of the `layers` * `directions`, all of about this size. cuDNN is taken to run
+            the directions of a layer side by side.
+    """
+    if layer.most_resident < layer.H:
+        return (
+            f"H={layer.H}: above {layer.most_resident} the CUDA kernels would read the recurrent "
+            "matrix again in every step; cuDNN does not"
+        )
+    if layer.T == 0 or layer.B == 0:
+        return None
+    ours = directions * (layer.forward() + choose(layer, "auto").seconds)
+    stock = layer.stock("forward") + layer.stock("backward")
+    if ours <= stock:
+        return None
+    size = f"T={layer.T}, B={layer.B}, H={layer.H}{' both ways' if directions == 2 else ''}"
+    times = f"{layers * stock * 1e3:.2f} ms, the scan {layers * ours * 1e3:.2f} ms"
+    return f"at {size} cuDNN is estimated to take {times} ({_source()})"

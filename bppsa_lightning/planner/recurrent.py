@@ -1,0 +1,131 @@
+"""Recurrent layers: the plan of their backward, what their forward keeps, and when to hand over.
+
+T steps, B batch, I input, H state.
+"""
+
+from functools import lru_cache
+
+import torch
+
+from bppsa_lightning.planner import dense, gpu
+from bppsa_lightning.planner.plan import Plan, check_algorithm, workers
+
+# PyTorch's own kernels do not take longer sequences on CUDA.
+_MOST_STEPS_OF_CUDNN = 65535
+
+
+def choose_recurrent(
+    cell: str, T: int, B: int, H: int, device: torch.device, algorithm: str = "auto"
+) -> Plan:
+    """The plan for the backward of one direction of one recurrent layer.
+
+    Args:
+        cell: "rnn_tanh", "rnn_relu", "gru" or "lstm".
+        T: steps. B: samples. H: size of the state.
+        device: where it runs.
+        algorithm: one of `ALGORITHMS`; anything but "auto" is obeyed.
+
+    Raises:
+        TypeError, ValueError: `algorithm` is none of those.
+    """
+    if device.type != "cuda":
+        return dense.choose(T, B, H, device, algorithm)
+    check_algorithm(algorithm, None)
+    return _choose_on(_gpu(device), cell, int(T), int(B), int(H), algorithm)
+
+
+@lru_cache(maxsize=4096)
+def _choose_on(on: tuple[int, bool], cell: str, T: int, B: int, H: int, algorithm: str) -> Plan:
+    return gpu.choose(gpu.Layer(cell, T, B, H, 1, *on), algorithm)
+
+
+def keep(cell: str, T: int, B: int, H: int, device: torch.device) -> int:
+    """How much the forward of a recurrent layer keeps for its backward.
+
+    Computing the gates again costs time and saves memory: worth it where they would take much, and
+    the cell is small. (The CUDA kernels cannot.)
+
+    Returns:
+        2: all gates (4 T B H numbers of a GRU, 5 of an LSTM), or 1: only what they can be computed
+        from again (nothing beside the output, an LSTM's T B H cells).
+    """
+    numbers = {"gru": 4, "lstm": 5}.get(cell, 0) * T * B * H
+    return 1 if numbers > 1 << 24 and H <= 64 and device.type != "cuda" else 2
+
+
+def hand_over(
+    cell: str,
+    T: int,
+    B: int,
+    H: int,
+    device: torch.device,
+    I: int = 1,
+    layers: int = 1,
+    directions: int = 1,
+    dtype: torch.dtype = torch.float32,
+) -> str | None:
+    """Why a recurrent module's call is better left to PyTorch's own kernels, or None.
+
+    Args:
+        cell: "rnn_tanh", "rnn_relu", "gru" or "lstm".
+        T: steps. B: samples. H: hidden size. I: input size.
+        device: where it runs.
+        layers, directions: of the module.
+        dtype: in which PyTorch would compute: under autocast, autocast's.
+    """
+    if device.type == "cuda":
+        return _why_cudnn(cell, T, B, H, device, I, layers, directions, dtype)
+    if _stock_is_faster(cell, T, B, H):
+        return f"at T={T}, B={B}, H={H} PyTorch's own kernel was measured to be faster"
+    return None
+
+
+def _why_cudnn(
+    cell: str,
+    T: int,
+    B: int,
+    H: int,
+    device: torch.device,
+    I: int,
+    layers: int,
+    directions: int,
+    dtype: torch.dtype,
+) -> str | None:
+    cudnn = torch.backends.cudnn
+    if T > _MOST_STEPS_OF_CUDNN or not (cudnn.enabled and cudnn.is_available()):
+        return None  # PyTorch fails, or launches the kernels of every step one by one
+    if dtype != torch.float32 and H > gpu.MOST_COMPOSED:
+        # A small state's steps wait for each other in any dtype; a large one's are arithmetic.
+        name, least = str(dtype).removeprefix("torch."), gpu.MOST_COMPOSED
+        return f"H={H} in {name}: above H={least} only float32 was measured beside cuDNN"
+    return _why_cudnn_on(_gpu(device), cell, T, B, H, I, layers, directions)
+
+
+@lru_cache(maxsize=4096)
+def _why_cudnn_on(
+    on: tuple[int, bool], cell: str, T: int, B: int, H: int, I: int, layers: int, directions: int
+) -> str | None:
+    return gpu.hand_over(gpu.Layer(cell, T, B, H, I, *on), layers, directions)
+
+
+@lru_cache(maxsize=64)
+def _gpu(device: torch.device) -> tuple[int, bool]:
+    """Its multiprocessors, and whether blocks can share a cluster."""
+    return workers(device), torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def _stock_is_faster(cell: str, T: int, B: int, H: int) -> bool:
+    """What the grid of experiments/benchmark_recurrent.py showed, two cores, float32.
+
+    Where a call is short, rearranging the weights takes longer than the steps do, or Python longer
+    than both; and a large W_hh is read again for each step of each group of samples.
+    """
+    if cell == "lstm":
+        if H > 384:
+            return T < 500 or B < 16
+        return (T <= 10 or B == 1) if H > 192 else T == 1 and H > 96
+    if cell == "gru":
+        if T == 1:
+            return H > 48
+        return T <= 10 and (H > 384 or (H > 192 and B < 16))
+    return T <= 2 or (T <= 10 and (H > 384 or (H > 192 and B < 4)))
