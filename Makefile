@@ -77,7 +77,8 @@ gpu-build:
 	architecture="$$($(GPU_PYTHON) -c \
 	  'import torch; print("%d%d" % torch.cuda.get_device_capability())')" && \
 	cmake -S csrc -B build/gpu -G Ninja -DPython_EXECUTABLE="$$python" \
-	  -DBPPSA_CUDA_ARCHITECTURES="$$architecture"
+	  -DBPPSA_CUDA_ARCHITECTURES="$$architecture" \
+	  -DBPPSA_CUDA_RECURRENT_ARCHITECTURES="$$architecture"
 	cmake --build build/gpu
 	rm -rf $(SITE)
 	mkdir -p $(SITE)/bppsa_lightning-0.dist-info

@@ -103,7 +103,7 @@ def test_padding_is_seen(sizes, alike):
 
 MISSING = {
     "not built": (False, (9, 0), "built without its CUDA kernels"),
-    "an old GPU": (True, (7, 0), "BPPSA_CUDA_ARCHITECTURES=70"),
+    "an old GPU": (True, (7, 0), "BPPSA_CUDA_RECURRENT_ARCHITECTURES=70"),
 }
 
 

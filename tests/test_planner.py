@@ -103,8 +103,19 @@ def test_the_plan_on_cuda_costs_little_more_than_the_best_measured(row):
     assert plan.seconds * 1e3 == pytest.approx(chosen, rel=0.2) or row["T"] <= 300
 
 
+@pytest.fixture
+def all_measured(monkeypatch):
+    """As after a record of the present kernels of all sizes."""
+    monkeypatch.setattr(gpu, "MEASURED_UNITS", gpu.Layer("rnn_tanh", 1, 1, 1).most_resident)
+
+
+def test_kernels_that_were_not_measured_leave_the_layer_to_cudnn():
+    assert gpu.hand_over(gpu.Layer("rnn_tanh", 1000, 16, 32), 1, 1) is None
+    assert "rewritten" in gpu.hand_over(gpu.Layer("rnn_tanh", 1000, 16, 33), 1, 1)
+
+
 @each_row
-def test_cudnn_takes_over_exactly_where_it_was_measured_to_be_faster(row):
+def test_cudnn_takes_over_exactly_where_it_was_measured_to_be_faster(row, all_measured):
     layer = gpu.Layer(row["cell"], row["T"], row["B"], row["H"])
     ours = row["plans"][name(gpu.choose(layer, "auto"))]["both"]
     why = gpu.hand_over(layer, 1, 1)
@@ -129,7 +140,7 @@ def test_plans_on_cuda_can_be_carried_out(cell, monkeypatch):
         planner.choose_recurrent(cell, 10, 1, 1, CUDA, "fast")
 
 
-def test_what_was_not_measured_beside_cudnn_goes_to_it(monkeypatch):
+def test_what_was_not_measured_beside_cudnn_goes_to_it(monkeypatch, all_measured):
     monkeypatch.setattr(recurrent, "_why_cudnn", why_cudnn)
     monkeypatch.setattr(recurrent, "_gpu", lambda device: (132, True))
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)

@@ -145,7 +145,7 @@ def _cuda_kernels_missing(device: torch.device) -> str | None:
     return (
         f"{device} has compute capability {major}.{minor}, and the recurrent CUDA kernels were "
         f"built for {', '.join(f'{a // 10}.{a % 10}' for a in built)}: build again with "
-        f"`pip install . -C cmake.define.BPPSA_CUDA_ARCHITECTURES={own}`"
+        f"`pip install . -C cmake.define.BPPSA_CUDA_RECURRENT_ARCHITECTURES={own}`"
     )
 
 

@@ -1,9 +1,11 @@
 # _C_cuda: built wherever an nvcc is found, with or without a GPU; skipped with a message
 # otherwise. BPPSA_CUDA=OFF skips it too.
 option(BPPSA_CUDA "Build the CUDA kernels if an nvcc is found" ON)
-# What is compiled for 80 runs on 86 and 89 too; PTX of each serves the later ones. The first is the
-# least compute capability that bppsa_lightning/ops/recurrent.py takes the kernels to run on.
+# What is compiled for 80 runs on 86 and 89 too; PTX of each serves the later ones. The recurrent
+# kernels are many, two minutes an architecture: the first of theirs is the least compute capability
+# that bppsa_lightning/ops/recurrent.py takes them to run on.
 set(BPPSA_CUDA_ARCHITECTURES "75;80;90;100;120" CACHE STRING "CUDA architectures of _C_cuda")
+set(BPPSA_CUDA_RECURRENT_ARCHITECTURES "80;90" CACHE STRING "those of its recurrent kernels")
 
 if(NOT BPPSA_CUDA)
   message(STATUS "bppsa_lightning: CUDA kernels switched off (BPPSA_CUDA=OFF)")
@@ -37,11 +39,12 @@ file(GLOB BPPSA_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/
 file(GLOB BPPSA_CUDA_RECURRENT CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/recurrent_*.cu)
 list(REMOVE_ITEM BPPSA_CUDA_SOURCES ${BPPSA_CUDA_RECURRENT})
 add_library(cuda_recurrent OBJECT ${BPPSA_CUDA_RECURRENT})
-set_target_properties(cuda_recurrent PROPERTIES POSITION_INDEPENDENT_CODE ON)
+set_target_properties(cuda_recurrent PROPERTIES POSITION_INDEPENDENT_CODE ON
+                      CUDA_ARCHITECTURES "${BPPSA_CUDA_RECURRENT_ARCHITECTURES}")
 add_library(_C_cuda MODULE ${BPPSA_CUDA_SOURCES} $<TARGET_OBJECTS:cuda_recurrent>)
 set_target_properties(_C_cuda PROPERTIES PREFIX "" CUDA_RUNTIME_LIBRARY Static)
-string(REPLACE ";" "," architectures "${BPPSA_CUDA_ARCHITECTURES}")
-target_compile_definitions(_C_cuda PRIVATE "BPPSA_CUDA_ARCHITECTURES=\"${architectures}\"")
+string(REPLACE ";" "," architectures "${BPPSA_CUDA_RECURRENT_ARCHITECTURES}")
+target_compile_definitions(_C_cuda PRIVATE "BPPSA_RECURRENT_ARCHITECTURES=\"${architectures}\"")
 foreach(target cuda_recurrent _C_cuda)
   target_compile_definitions(${target} PRIVATE USE_CUDA)
   target_compile_options(${target} PRIVATE --threads=2 -Xcompiler=-Wall)

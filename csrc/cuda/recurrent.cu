@@ -226,7 +226,7 @@ Gradients recurrent_backward_cuda(const std::string& cell, const Maybe& grad_out
 }
 
 /// The compute capabilities that the kernels were compiled for: "75,90" are 7.5 and 9.0.
-std::string architectures() { return BPPSA_CUDA_ARCHITECTURES; }
+std::string architectures() { return BPPSA_RECURRENT_ARCHITECTURES; }
 
 }  // namespace
 }  // namespace bppsa::cuda
