@@ -3,6 +3,7 @@
 import torch
 
 from bppsa_lightning._library import HAS_CUDA_KERNELS
+from bppsa_lightning.ops import jacobians as _jacobians  # noqa: F401  (registers)
 from bppsa_lightning.ops.diagonal import diagonal_scan, linear_recurrence
 from bppsa_lightning.ops.log import ScanLog, scan_log
 from bppsa_lightning.ops.recurrent import gru, lstm, recurrent_device_supported, rnn, run_layer
