@@ -1,5 +1,7 @@
 """bl.jacobians: against torch.func.jacrev over random settings; CSR invariants; errors."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 import bppsa_lightning as bl
 from bppsa_lightning import jacobians as J
+from bppsa_lightning.jacobians.cache import PatternCache
 from bppsa_lightning.reference import transposed_jacobian
 
 quick = settings(max_examples=60, deadline=None)
@@ -343,3 +346,37 @@ def test_operators_pass_opcheck_and_refuse_to_be_differentiated():
                   for t in arguments]  # fmt: skip
         with pytest.raises(NotImplementedError, match=f"{name} is not differentiable"):
             operator(*floats).sum().backward()
+
+
+def test_recent_patterns_are_kept_within_a_budget():
+    kept = PatternCache(100)
+    builds = []
+
+    def build(name, size):
+        return lambda: builds.append(name) or SimpleNamespace(name=name, bytes=size)
+
+    for name, size in (
+        ("a", 40),
+        ("b", 40),
+        ("a", 40),
+        ("c", 40),
+        ("b", 40),
+        ("d", 101),
+        ("d", 101),
+    ):
+        assert kept.get(name, build(name, size)).name == name
+    assert builds == ["a", "b", "c", "b", "d", "d"]  # c takes b's place, as a was used since
+    kept.clear()
+    kept.get("b", build("b", 40))
+    assert builds[-1] == "b" and len(builds) == 7
+
+
+def test_a_pattern_is_shared_by_calls_of_one_geometry_only():
+    weight = randn(4, 2, 3, 3)
+    first, again = (J.conv2d(weight * s, (6, 6), padding=1) for s in (1, 2))
+    assert first.col_indices().data_ptr() == again.col_indices().data_ptr()
+    assert torch.equal(again.to_dense(), 2 * first.to_dense())
+    other = J.conv2d(weight, (6, 6), padding=0)
+    assert other.shape != first.shape
+    weight[0] = 0
+    assert J.conv2d(weight, (6, 6), padding=1).values().numel() < first.values().numel()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bppsa_lightning.jacobians.cache import patterns
+
 MAX_ENTRIES = 2**31 - 1
 
 
@@ -31,6 +33,11 @@ class Pattern:
     def nnz(self) -> int:
         """Number of entries."""
         return self.col.numel()
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the indices."""
+        return 4 * (self.crow.numel() + self.col.numel())
 
     @property
     def sparsity(self) -> float:
@@ -88,8 +95,12 @@ class Pattern:
     @staticmethod
     def diagonal(n: int) -> Pattern:
         """The pattern of an n x n diagonal matrix."""
-        crow = torch.arange(n + 1, dtype=torch.int32)
-        return Pattern(crow, crow[:-1], (n, n))
+
+        def build() -> Pattern:
+            crow = torch.arange(n + 1, dtype=torch.int32)
+            return Pattern(crow, crow[:-1], (n, n))
+
+        return patterns.get(("diagonal", n), build)
 
     def __repr__(self) -> str:
         rows, columns = self.shape

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bppsa_lightning.jacobians.cache import patterns
 from bppsa_lightning.jacobians.checks import check_dtype, check_values
 from bppsa_lightning.jacobians.geometry import (
     Windows,
@@ -41,6 +42,11 @@ class MaxPoolJacobian:
     _y: Windows
     _x: Windows
     _geometry: tuple[list[int], list[int]]
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the pattern."""
+        return self.pattern.bytes
 
     def values(self, x: Tensor) -> Tensor:
         """1 where an input is its window's first largest, 0 elsewhere in the pattern.
@@ -91,21 +97,20 @@ def max_pool2d_pattern(
     C, H, W = _plane_size(input_size)
     kernels = pair("kernel_size", kernel_size, 1)
     strides = kernels if stride is None else pair("stride", stride, 1)
-    geometry = list(
+    geometry = tuple(
         zip(
             kernels, strides, pair("padding", padding, 0), pair("dilation", dilation, 1),
             strict=True,
         )
     )  # fmt: skip
-    y, x = (pooling_axis(n, *g, ceil_mode) for n, g in zip((H, W), geometry, strict=True))
-    return MaxPoolJacobian(
-        _pattern(C, H, W, y, x),
-        (C, H, W),
-        (C, y.output, x.output),
-        y,
-        x,
-        (list(geometry[0]), list(geometry[1])),
-    )
+
+    def build() -> MaxPoolJacobian:
+        y, x = (pooling_axis(n, *g, ceil_mode) for n, g in zip((H, W), geometry, strict=True))
+        output_size = (C, y.output, x.output)
+        of_axes = (list(geometry[0]), list(geometry[1]))
+        return MaxPoolJacobian(_pattern(C, H, W, y, x), (C, H, W), output_size, y, x, of_axes)
+
+    return patterns.get(("max_pool2d", C, H, W, geometry, ceil_mode), build)
 
 
 def max_pool2d(
@@ -124,9 +129,10 @@ def max_pool2d(
         kernel_size, stride, padding, dilation, ceil_mode: as PyTorch's.
 
     Returns:
-        torch.sparse_csr (B * C * H * W, B * C * H' * W'), int32 indices, of x's dtype, without
-        gradient. The pattern is the guaranteed one, each input with every window that reads it;
-        values are 1 for the input that the window takes and 0 (stored) for the others.
+        torch.sparse_csr (B * C * H * W, B * C * H' * W'), int32 indices (which other calls' results
+        may share: do not change them in place), of x's dtype, without gradient. The pattern is the
+        guaranteed one, each input with every window that reads it; values are 1 for the input that
+        the window takes and 0 (stored) for the others.
 
     Raises:
         TypeError, ValueError: arguments do not fit.

@@ -6,13 +6,14 @@ changed the weights only gathers them again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bppsa_lightning.jacobians.cache import patterns
 from bppsa_lightning.jacobians.checks import check_values
 from bppsa_lightning.jacobians.geometry import (
     convolution_axis,
@@ -38,6 +39,11 @@ class WeightJacobian:
     source: Tensor
     output_size: tuple[int, ...]
     weight_shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the pattern and its sources."""
+        return self.pattern.bytes + 4 * self.source.numel()
 
     def values(self, weight: Tensor) -> Tensor:
         """(nnz,) of a weight: its numbers of now at the fixed pattern. Not differentiable.
@@ -120,7 +126,8 @@ def conv2d(
 
     Returns:
         torch.sparse_csr (C_in * H * W, C_out * H' * W'), int32 indices, of weight's dtype, without
-        gradient. Entry ((c, y, x), (o, y', x')) is ∂out[o, y', x'] / ∂in[c, y, x].
+        gradient. Entry ((c, y, x), (o, y', x')) is ∂out[o, y', x'] / ∂in[c, y, x]. The indices may
+        be shared with other calls' results: do not change them in place.
 
     Raises:
         TypeError: `weight` is no dense float tensor.
@@ -129,11 +136,9 @@ def conv2d(
 
     Source: arXiv:1907.10134, section 3.4.
     """
-    weight = check_values("weight", weight)
-    jacobian = conv2d_pattern(
-        _kept(weight, keep_zeros), input_size, stride, padding, dilation, groups
+    return _of_weight(
+        conv2d_pattern, weight, keep_zeros, input_size, stride, padding, dilation, groups
     )
-    return jacobian.csr(weight)
 
 
 def conv1d_pattern(
@@ -183,11 +188,9 @@ def conv1d(
     Returns:
         torch.sparse_csr (C_in * L, C_out * L').
     """
-    weight = check_values("weight", weight)
-    jacobian = conv1d_pattern(
-        _kept(weight, keep_zeros), input_size, stride, padding, dilation, groups
+    return _of_weight(
+        conv1d_pattern, weight, keep_zeros, input_size, stride, padding, dilation, groups
     )
-    return jacobian.csr(weight)
 
 
 def linear_pattern(keep: Tensor) -> WeightJacobian:
@@ -214,12 +217,20 @@ def linear(weight: Tensor, keep_zeros: bool = False) -> Tensor:
     Raises:
         As `conv2d`.
     """
+    return _of_weight(linear_pattern, weight, keep_zeros)
+
+
+def _of_weight(
+    pattern: Callable[..., WeightJacobian], weight: Tensor, keep_zeros: bool, *geometry: Any
+) -> Tensor:
+    """The Jacobian at a weight. Patterns of weights without zeros are kept for the next call."""
     weight = check_values("weight", weight)
-    return linear_pattern(_kept(weight, keep_zeros)).csr(weight)
-
-
-def _kept(weight: Tensor, keep_zeros: bool) -> Tensor:
-    return torch.ones_like(weight, dtype=torch.bool) if keep_zeros else weight != 0
+    keep = weight != 0
+    if not keep_zeros and not bool(keep.all()):
+        return pattern(keep, *geometry).csr(weight)
+    key = (pattern, weight.shape, *(g if isinstance(g, (int, str)) else tuple(g) for g in geometry))
+    jacobian = patterns.get(key, lambda: pattern(torch.ones_like(keep), *geometry))
+    return jacobian.csr(weight)
 
 
 def _single(name: str, value: Any) -> int:
