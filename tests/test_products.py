@@ -5,27 +5,11 @@ import torch
 from cases import relative_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sparse_cases import beside, random_pattern, values_of
 
 from bppsa_lightning import jacobians as J
 
 TOLERANCES = {torch.float64: 1e-13, torch.float32: 2e-6}
-
-
-def random_pattern(rows, columns, density, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return J.Pattern.of(
-        (torch.rand(rows, columns, generator=generator) < density).float().to_sparse_csr()
-    )
-
-
-def values_of(pattern, *batch, dtype=torch.float64, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*batch, pattern.nnz, dtype=torch.float64, generator=generator).to(dtype)
-
-
-def beside(values):
-    """The same (B, nnz) with samples side by side in memory."""
-    return values.t().contiguous().t()
 
 
 def check(plan, a, b, tolerance):
@@ -152,10 +136,20 @@ def test_a_plan_beyond_its_budget_is_refused_with_its_size():
     plan = J.ProductPlan.of(a, b, dtype=torch.float64)
     with pytest.raises(J.PlanTooLarge, match=r"budget: .*300 x 200.*MiB") as refusal:
         J.ProductPlan.of(a, b, budget=1000, dtype=torch.float64)
-    assert refusal.value.budget == 1000
     values = plan.pattern.nnz * 8
     assert plan.bytes + values == pytest.approx(refusal.value.bytes, rel=0.05)
     J.ProductPlan.of(a, b, budget=refusal.value.bytes, dtype=torch.float64)
+
+
+def test_a_product_of_too_much_work_is_refused_before_it_is_planned():
+    a, b = random_pattern(30, 20, 0.5), random_pattern(20, 40, 0.5, seed=1)
+    products = J.ProductPlan.of(a, b).products
+    J.ProductPlan.of(a, b, max_products=products)
+    with pytest.raises(
+        J.PlanTooLarge, match=f"max_products: .* takes {products:,} mult"
+    ) as refusal:
+        J.ProductPlan.of(a, b, max_products=products - 1)
+    assert refusal.value.bytes is None
 
 
 def test_describes_itself():

@@ -16,19 +16,19 @@ from bppsa_lightning.jacobians.checks import check_values
 from bppsa_lightning.jacobians.pattern import MAX_ENTRIES, Pattern
 
 DEFAULT_BUDGET = 2**30
+DEFAULT_MAX_PRODUCTS = 2**30
 
 
 class PlanTooLarge(ValueError):
-    """A product's plan and values would take more memory than allowed.
+    """A product's plan and values would take more memory, or more work, than allowed.
 
     Attributes:
-        bytes: what they would take. budget: what was allowed.
+        bytes: what they would take; None where the work alone was too much.
     """
 
-    def __init__(self, message: str, bytes: int, budget: int) -> None:
+    def __init__(self, message: str, bytes: int | None = None) -> None:
         super().__init__(message)
         self.bytes = bytes
-        self.budget = budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +55,7 @@ class ProductPlan:
         b: Pattern,
         budget: int | None = DEFAULT_BUDGET,
         dtype: torch.dtype | None = None,
+        max_products: int | None = DEFAULT_MAX_PRODUCTS,
     ) -> ProductPlan:
         """The plan of a pair of patterns.
 
@@ -63,17 +64,29 @@ class ProductPlan:
             budget: bytes that the plan and one sample's values of C may take together; None for
                 as much as there is.
             dtype: of the values, for the budget; torch's default if None.
+            max_products: multiply-adds that the product may take; None for any number. Counted
+                before anything else, as the symbolic part takes time in proportion.
 
         Raises:
             ValueError: the patterns do not fit each other.
-            PlanTooLarge: a ValueError, before that memory is taken: what it would be, and the
-                budget.
+            PlanTooLarge: a ValueError, before that memory or time is taken: what it would be, and
+                what is allowed.
         """
         if a.shape[1] != b.shape[0]:
             raise ValueError(f"b: found {b.shape[0]} rows, wanted {a.shape[1]}, a's columns")
+        pair = (
+            f"the product of {a.shape[0]} x {a.shape[1]} (nnz {a.nnz:,}) and {b.shape[0]} x "
+            f"{b.shape[1]} (nnz {b.nnz:,})"
+        )
+        products = int(b.crow.diff()[a.col].sum())
+        if max_products is not None and products > max_products:
+            raise PlanTooLarge(
+                f"max_products: {pair} takes {products:,} multiply-adds; {max_products:,} are "
+                "allowed"
+            )
         operands = (a.crow, a.col, b.crow, b.col, b.shape[1])
         *counts, sizes = torch.ops.bppsa.count_product(*operands)
-        nnz, products, own_products, longest = sizes.tolist()
+        nnz, _, own_products, longest = sizes.tolist()
         itemsize = (dtype or torch.get_default_dtype()).itemsize
         position_bytes = (4 if longest > 2**16 else 2) * own_products
         taken = nnz * (4 + itemsize) + position_bytes + 12 * a.shape[0]
@@ -81,11 +94,7 @@ class ProductPlan:
         if taken > allowed or nnz > MAX_ENTRIES:
             limit = f"{_size(allowed)} are allowed" if taken > allowed else "32-bit indices end"
             raise PlanTooLarge(
-                f"budget: the product of {a.shape[0]} x {a.shape[1]} (nnz {a.nnz}) and "
-                f"{b.shape[0]} x {b.shape[1]} (nnz {b.nnz}) takes {_size(taken)}, with {nnz} "
-                f"entries; {limit}",
-                taken,
-                allowed,
+                f"budget: {pair} takes {_size(taken)}, with {nnz:,} entries; {limit}", taken
             )
         crow, col, program, positions = torch.ops.bppsa.fill_product(*operands, *counts)
         pattern = Pattern(crow, col, (a.shape[0], b.shape[1]))
