@@ -103,7 +103,8 @@ def pair(make, algorithm, levels, dtype=torch.float64, budget=2**30):
         if isinstance(m, nn.modules.batchnorm._BatchNorm):
             m.running_mean.normal_()
             m.running_var.uniform_(0.5, 2)
-    ours = copy.deepcopy(stock)
+    ours = make().to(dtype)  # a pruned module cannot be copied
+    ours.load_state_dict(stock.state_dict())
     chains = bl.attach(ours, algorithm)
     for chain in chains:
         chain.levels, chain.budget = levels, budget
@@ -155,6 +156,25 @@ def test_float32_errs_at_most_twice_as_much_as_pytorch(name, algorithm, levels):
                 )
                 ratios[norm].append(ours_error / max(stock_error, 1e-300))
     assert all(sorted(found)[len(found) // 2] <= 2 for found in ratios.values())
+
+
+@pytest.mark.parametrize("kept, algorithm", [(0.03, "blelloch"), (1.0, "linear")])
+def test_vgg11_in_full_width(kept, algorithm):
+    def make():
+        model = VGG(1.0)
+        for module in model.features if kept < 1 else ():
+            if isinstance(module, nn.Conv2d):
+                prune.l1_unstructured(module, "weight", amount=1 - kept)
+        return model
+
+    stock, ours, chains = pair(make, algorithm, 2)
+    x = torch.randn(1, 3, 32, 32, dtype=torch.float64)
+    assert_same(gradients(ours, x), gradients(stock, x), 1e-10)
+    features = chains[0]
+    assert features.shape[0] == 21 and features.calls == 1  # one run, pruned or not
+    if algorithm == "blelloch":
+        (scan,) = features.scans.values()
+        assert sum(plan is not None for *_, plan, _ in scan.nodes()) == 15
 
 
 def test_products_beyond_the_budget_are_walked_and_explained():

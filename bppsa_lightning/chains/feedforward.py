@@ -177,7 +177,7 @@ def _end_of_run(modules: Sequence[nn.Module], i: int, x: Any) -> int:
     while i < len(modules) and layers.refusal(modules[i]) is None:
         if not layers.fits_input(modules[i], dims):
             break
-        if any(p.dtype != x.dtype for p in layers.parameters_of(modules[i])):
+        if any(p.dtype != x.dtype for p in modules[i].parameters(recurse=False)):
             break
         dims = 2 if isinstance(modules[i], nn.Flatten) else dims
         i += 1
