@@ -53,6 +53,9 @@ benchmark: build
 	$(BIN)/python experiments/benchmark_recurrent.py
 	$(BIN)/python experiments/benchmark_recurrent.py --grid --seconds 0.25
 	$(BIN)/python experiments/benchmark_planner.py
+	$(BIN)/python experiments/benchmark_products.py
+	$(BIN)/python experiments/table1.py
+	$(BIN)/python experiments/figure10.py
 
 clean:
 	rm -rf $(VENV) build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,12 +3,15 @@
 import copy
 import pickle
 
+import lightning.pytorch as pl
 import pytest
 import torch
 import torch.nn.functional as F
 from cases import relative_error
+from helpers import fit
 from torch import nn
 from torch.nn.utils import prune
+from torch.utils.data import DataLoader, TensorDataset
 
 import bppsa_lightning as bl
 from bppsa_lightning.chains.feedforward import FeedforwardChain
@@ -337,3 +340,45 @@ def test_an_output_changed_in_place_is_noticed():
     F.relu_(y)
     y.sum().backward()
     assert x.grad is not None
+
+
+class Digits(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+        self.head = nn.Sequential(nn.Linear(36, 8), nn.Dropout(0.2), nn.Tanh(), nn.Linear(8, 3))
+        self.losses = []
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = F.cross_entropy(self.head(self.features(x)), y)
+        self.losses.append(loss.item())
+        return loss
+
+    def on_after_backward(self):
+        if isinstance(self.trainer.strategy, bl.BPPSAStrategy):
+            assert [cell for cell, *_ in self.trainer.strategy.scans] == ["layers", "layers"]
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+@pytest.mark.parametrize("algorithm", ["linear", "blelloch"])
+def test_trains_under_the_strategy_as_without_it(algorithm):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(32, 1, 8, 8, generator=generator)
+    y = torch.randint(3, (32,), generator=generator)
+    loader = DataLoader(TensorDataset(x, y), batch_size=4)
+    stock = fit("auto", Digits, loader=loader, max_steps=8)
+    ours = fit(bl.BPPSAStrategy(algorithm), Digits, loader=loader, max_steps=8)
+    assert ours.losses == pytest.approx(stock.losses, rel=1e-5) and len(ours.losses) == 8
+    assert algorithm in ours.trainer.strategy.explanation
+    assert all("forward" not in m.__dict__ for m in ours.modules())
+
+
+def test_compiled_models_take_pytorch_s_path():
+    torch._dynamo.reset()
+    stock, ours, (chain,) = pair(lenet, "blelloch", 2)
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    assert relative_error(compiled(x), stock(x)) < 1e-12 and chain.calls == 0

@@ -93,6 +93,19 @@ def test_rows_share_what_they_have_in_common():
     check(plan, values_of(conv), values_of(conv, seed=1), 1e-13)
 
 
+def test_rows_that_only_seem_to_have_it_in_common_are_found_out():
+    """Two hashes that collide: the fill compares, and gives each row places of its own."""
+    a = J.Pattern.of(torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]]).to_sparse_csr())
+    b = J.Pattern.of(torch.tensor([[0, 1, 1.0], [1, 0, 1.0], [1, 1, 0.0]]).to_sparse_csr())
+    operands = (a.crow, a.col, b.crow, b.col, 3)
+    row_size, products, owner, _ = torch.ops.bppsa.count_product(*operands)
+    assert owner.tolist() == [0, 1] and row_size.tolist() == [3, 3] and products.tolist() == [4, 4]
+    honest = torch.ops.bppsa.fill_product(*operands, row_size, products, owner)
+    forged = torch.zeros_like(owner)
+    found = torch.ops.bppsa.fill_product(*operands, row_size, products, forged)
+    assert all(torch.equal(x, y) for x, y in zip(found, honest))
+
+
 def test_diagonal_matrices_need_no_places():
     conv = J.conv2d_pattern(torch.ones(2, 3, 3, 3, dtype=torch.bool), (6, 6)).pattern
     for a, b in ((J.Pattern.diagonal(108), conv), (conv, J.Pattern.diagonal(32))):
