@@ -23,13 +23,13 @@ def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> li
 
     Args:
         module: searched with all its submodules.
-        algorithm: "auto" (the planner chooses), "linear", "chunked" or "blelloch"; stacks of layers
-            (nn.Sequential) are scanned over depth if asked for "linear" or "blelloch", and left to
-            PyTorch otherwise. Or a dict of
+        algorithm: "auto" (the planner chooses), "linear", "chunked" or "blelloch"; or a dict of
             dotted names and one of these each. A name is that of a chain, or of a module that
             holds chains; the longest name that covers a chain decides, "" covers all, and a chain
             that none covers gets "auto": ``{"": "linear", "encoder": "auto"}``. The attribute
-            ``algorithm`` of a chain may be set afterwards, too.
+            ``algorithm`` of a chain may be set afterwards, too. Stacks of layers (nn.Sequential)
+            are chains over depth where "linear" or "blelloch" is asked for; otherwise they are
+            left to PyTorch.
 
     Returns:
         The chains found, in the order of ``module.named_modules()``; empty if there is none.

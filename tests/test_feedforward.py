@@ -54,7 +54,7 @@ def everything():
     return nn.Sequential(
         nn.Conv2d(3, 4, 3, stride=2, padding=1, dilation=1), nn.LeakyReLU(0.2, inplace=True),
         nn.Sequential(
-            nn.Conv2d(4, 6, (3, 2), padding="same" if False else (1, 0), groups=2, bias=False),
+            nn.Conv2d(4, 6, (3, 2), padding=(1, 0), groups=2, bias=False),
             nn.Sigmoid(), nn.BatchNorm2d(6).eval(), nn.SiLU(inplace=True), nn.Identity(),
         ),
         nn.MaxPool2d(3, 2, 1), nn.GELU(), nn.Dropout(0.3), nn.AdaptiveAvgPool2d((3, 4)),
@@ -66,8 +66,14 @@ def everything():
 def conv1d():
     return nn.Sequential(
         nn.Conv1d(3, 4, 3, padding="same"), nn.Tanh(), nn.BatchNorm1d(4).eval(), nn.ReLU(),
-        nn.Conv1d(4, 2, 5, 2, groups=2), nn.Flatten(), nn.Dropout(1.0), nn.Linear(12, 3),
+        nn.Conv1d(4, 2, 5, 2, groups=2), nn.Flatten(), nn.Dropout(0.4), nn.Linear(12, 3),
     )  # fmt: skip
+
+
+def all_dropped():
+    return nn.Sequential(
+        nn.Linear(5, 6), nn.ReLU(), nn.Dropout(1.0), nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 2)
+    )
 
 
 MODELS = {
@@ -75,6 +81,7 @@ MODELS = {
     "vgg": (VGG, (2, 3, 32, 32)),
     "everything": (everything, (2, 3, 11, 13)),
     "conv1d": (conv1d, (3, 3, 16)),
+    "all dropped": (all_dropped, (3, 5)),
 }
 ALGORITHMS = [("linear", 0), ("blelloch", 1), ("blelloch", 2), ("blelloch", 9)]
 
@@ -275,6 +282,22 @@ def test_pruned_layers_keep_their_masks_and_patterns_follow_them(algorithm, leve
             prune.remove(model[i], "weight")
             model[i].weight.data.add_(0.01)
     assert_same(gradients(ours, x), gradients(stock, x), 1e-10)
+
+
+def test_plans_serve_smaller_batches_and_are_not_hoarded():
+    stock, ours, (chain,) = pair(conv1d, "blelloch", 2)
+    scans = []
+    for B in (3, 2, 3, 5):
+        x = torch.randn(B, 3, 16, dtype=torch.float64)
+        assert_same(gradients(ours, x), gradients(stock, x), 1e-10)
+        (scan,) = chain.scans.values()
+        scans.append(scan)
+    assert scans[0] is scans[1] is scans[2] is not scans[3]
+    convolutions = nn.Sequential(nn.Conv1d(3, 4, 3), nn.Tanh())
+    (chain,) = bl.attach(convolutions, "blelloch")
+    for length in range(5, 45):
+        convolutions(torch.randn(1, 3, length)).sum().backward()
+    assert 0 < len(chain.scans) <= 16 and len(chain._layers) <= 34
 
 
 def test_second_derivatives():

@@ -23,6 +23,7 @@ from bppsa_lightning.ops.log import record_scan
 
 ALGORITHMS = ("linear", "blelloch")
 _DTYPES = (torch.float32, torch.float64)
+_KEPT_SCANS = 16  # runs times shapes of input; beyond, all are planned anew
 
 
 def modules_of(sequential: nn.Module) -> Iterator[nn.Module]:
@@ -70,7 +71,7 @@ class FeedforwardChain(Chain):
         levels: up-sweep levels of "blelloch"; products that do not pay off in memory (`budget`) are
             walked. 2 as in the paper (arXiv:1907.10134, section 5.2).
         budget: bytes that plans and values of a run's products may take together.
-        scans: the plans of the last backward of each run.
+        scans: the plans of each run, for each shape of its input.
     """
 
     cell = "layers"
@@ -80,9 +81,6 @@ class FeedforwardChain(Chain):
         self.levels = 2
         self.budget: int | None = DEFAULT_BUDGET
         self.stack = str(sum(1 for _ in modules_of(module)))
-        self._forget()
-
-    def _forget(self) -> None:
         self._layers: dict[Any, Layer] = {}
         self.scans: dict[Any, LayerScan] = {}
 
@@ -131,11 +129,19 @@ class FeedforwardChain(Chain):
     ) -> LayerScan:
         """The plans of a run's products, made anew where a pattern has changed."""
         levels = min(self.levels, (len(run) - 1).bit_length())
-        key = (first, len(run), tuple(x.shape), x.dtype, levels, self.budget)
+        B = x.shape[0]
+        key = (first, len(run), tuple(x.shape[1:]), x.dtype, levels, self.budget)
         patterns = [layer.pattern(p) for layer, p in zip(run, parameters, strict=True)]
         known = self.scans.get(key)
-        if known is None or any(a is not b for a, b in zip(known.patterns, patterns, strict=True)):
-            self.scans[key] = LayerScan.of(patterns, levels, self.budget, x.dtype, x.shape[0])
+        if (
+            known is None
+            or known.batch < B
+            or any(a is not b for a, b in zip(known.patterns, patterns, strict=True))
+        ):
+            if len(self.scans) >= _KEPT_SCANS:
+                self.scans.clear()
+                self._layers.clear()
+            self.scans[key] = LayerScan.of(patterns, levels, self.budget, x.dtype, B)
         return self.scans[key]
 
     def plan(self) -> planner.Plan | None:
@@ -221,7 +227,9 @@ class _Run(torch.autograd.Function):
         groups = _groups(parameters, ctx.counts)
         needs_x, *needs = ctx.needs_input_grad[4:]
         if torch.is_grad_enabled():  # for a gradient of the gradient
-            grads = _differentiable(ctx.run, states[0], extras, parameters, groups, grad, ctx)
+            inputs = (states[0], *parameters)
+            needed = ctx.needs_input_grad[4:]
+            grads = _differentiable(ctx.run, inputs, needed, extras, groups, grad)
             return (None,) * 4 + grads
         if ctx.levels:
             states_grads = _scanned(ctx, states, extras, groups, grad)
@@ -291,17 +299,16 @@ def _scanned(
 
 def _differentiable(
     run: Sequence[Layer],
-    x: Tensor,
+    inputs: Sequence[Tensor],
+    needed: Sequence[bool],
     extras: Sequence[Any],
-    parameters: Sequence[Tensor],
     groups: Sequence[Sequence[Tensor]],
     grad: Tensor,
-    ctx: Any,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients once more, by PyTorch's own path, with a graph behind them."""
-    y = x
+    """The gradients of inputs, x first, by PyTorch's own path, with a graph behind them."""
+    y = inputs[0]
     for layer, extra, own in zip(run, extras, groups, strict=True):
         y = layer.again(y, extra, own)
-    inputs = [t for t, need in zip((x, *parameters), ctx.needs_input_grad[4:], strict=True) if need]
-    grads = iter(torch.autograd.grad(y, inputs, grad, create_graph=True, allow_unused=True))
-    return tuple(next(grads) if need else None for need in ctx.needs_input_grad[4:])
+    wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
+    grads = iter(torch.autograd.grad(y, wanted, grad, create_graph=True, allow_unused=True))
+    return tuple(next(grads) if need else None for need in needed)

@@ -124,7 +124,7 @@ class ProductPlan:
             a: (nnz of A,), or (B, nnz of A) for a batch. b: likewise of B. One of them may be
                 shared by the samples of the other. float32 or float64, on the CPU. Either samples
                 lie apart (rows contiguous), or side by side (the transpose of a contiguous
-                (nnz, B)): the latter is faster for many samples.
+                (nnz, B)): the latter is faster from some four samples on.
 
         Returns:
             (nnz of C,), or (B, nnz of C), laid out as the operands are. Not differentiable.

@@ -78,6 +78,7 @@ class LayerScan:
     Attributes:
         patterns: of A_0 … A_{n-1}.
         levels: of the up-sweep; 0 is linear.
+        batch: samples that the budget was reckoned for.
         roots: the nodes that the linear part walks.
         fallbacks: how many products of the last run left the range of their dtype, and were
             replaced by the walk over their parts.
@@ -85,6 +86,7 @@ class LayerScan:
 
     patterns: tuple[Pattern, ...]
     levels: int
+    batch: int = 1
     roots: list[_Node] = field(default_factory=list)
     fallbacks: int = 0
 
@@ -122,7 +124,7 @@ class LayerScan:
                     left -= _taken(node.plan, dtype, batch)
                 above.append(node)
             nodes = above + nodes[2 * len(above) :]
-        return LayerScan(tuple(patterns), levels, nodes)
+        return LayerScan(tuple(patterns), levels, batch, nodes)
 
     def run(self, steps: Sequence[Step], grads: Sequence[Tensor | None]) -> list[Tensor]:
         """g_0 … g_n, each (N_i, B).
