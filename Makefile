@@ -55,6 +55,9 @@ benchmark: build
 	$(BIN)/python experiments/benchmark_recurrent.py
 	$(BIN)/python experiments/benchmark_recurrent.py --grid --seconds 0.25
 	$(BIN)/python experiments/benchmark_planner.py
+	$(BIN)/python experiments/benchmark_products.py
+	$(BIN)/python experiments/table1.py
+	$(BIN)/python experiments/figure10.py
 
 # On a machine with a GPU. `make gpu` takes .venv as it is; `make gpu-offline` needs nothing but
 # Python with torch, lightning and pytest, CMake, ninja and nvcc, and no network. Both build for the

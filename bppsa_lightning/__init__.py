@@ -5,7 +5,7 @@ Importing this package registers the strategy with `lightning.pytorch`.
 
 from importlib.metadata import version as _version
 
-from bppsa_lightning import ops, reference
+from bppsa_lightning import jacobians, ops, reference
 from bppsa_lightning.attach import attach, detach, explain
 from bppsa_lightning.chains import Chain
 from bppsa_lightning.planner import Plan
@@ -22,6 +22,7 @@ __all__ = [
     "attach",
     "detach",
     "explain",
+    "jacobians",
     "ops",
     "reference",
 ]

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from torch import nn
 
 from bppsa_lightning import planner
-from bppsa_lightning.chains import Chain, LeftAlone, RecurrentChain, refusal
+from bppsa_lightning.chains import Chain, LeftAlone, RecurrentChain, feedforward, refusal
+from bppsa_lightning.chains.feedforward import FeedforwardChain
 
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
@@ -26,7 +27,9 @@ def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> li
             dotted names and one of these each. A name is that of a chain, or of a module that
             holds chains; the longest name that covers a chain decides, "" covers all, and a chain
             that none covers gets "auto": ``{"": "linear", "encoder": "auto"}``. The attribute
-            ``algorithm`` of a chain may be set afterwards, too.
+            ``algorithm`` of a chain may be set afterwards, too. Stacks of layers (nn.Sequential)
+            are chains over depth where "linear" or "blelloch" is asked for; otherwise they are
+            left to PyTorch.
 
     Returns:
         The chains found, in the order of ``module.named_modules()``; empty if there is none.
@@ -37,18 +40,29 @@ def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> li
     """
     _check_module(module)
     chains: dict[str, Chain] = {}
+    inside: set[nn.Module] = set()
     for name, child in module.named_modules():
         chain = _chain_of(child)
         if chain is None and isinstance(child, nn.RNNBase) and refusal.of_module(child) is None:
             chain = RecurrentChain(name, child)
+        if chain is None and child not in inside and _is_chain_over_depth(child):
+            assert isinstance(child, nn.Sequential)
+            chain = FeedforwardChain(name, child)
+        if isinstance(chain, FeedforwardChain):
+            inside |= set(child.modules())
         if chain is not None:
             chains[name] = chain
+    found = []
     for (name, chain), chosen in zip(
         chains.items(), _algorithms(module, chains, algorithm), strict=True
     ):
         chain.name, chain.algorithm = name, chosen
+        if isinstance(chain, FeedforwardChain) and chosen not in feedforward.ALGORITHMS:
+            chain.detach()
+            continue
         chain.attach()
-    return list(chains.values())
+        found.append(chain)
+    return found
 
 
 def check_algorithm(algorithm: str | Mapping[str, str]) -> None:
@@ -106,13 +120,29 @@ def attached(module: nn.Module) -> list[Chain]:
 def left_alone(module: nn.Module) -> list[LeftAlone]:
     """The modules that look like chains but keep PyTorch's path, each with its reason."""
     found = []
+    inside: set[nn.Module] = set()
     for name, child in module.named_modules():
         if isinstance(child, _RECURRENT) and _chain_of(child) is None:
             reason = refusal.of_module(child) or "not attached"
             found.append(LeftAlone(name, child, reason))
-        elif isinstance(child, nn.Sequential) and len(child) > 1:
-            found.append(LeftAlone(name, child, "chains over depth are not supported yet"))
+        elif isinstance(child, nn.Sequential) and len(child) > 1 and child not in inside:
+            if _chain_of(child) is None:
+                found.append(LeftAlone(name, child, _why_stack_is_left(child)))
+            inside |= set(child.modules())
     return found
+
+
+def _is_chain_over_depth(module: nn.Module) -> bool:
+    return feedforward.is_stack(module) and feedforward.refusal(module) is None  # type: ignore
+
+
+def _why_stack_is_left(module: nn.Sequential) -> str:
+    if not feedforward.is_stack(module):
+        return "its forward has been replaced"
+    return feedforward.refusal(module) or (
+        "algorithm 'auto': over depth, products of Jacobians take more work than back-propagation, "
+        "and PyTorch walks the layers; ask for 'linear' or 'blelloch' to scan it"
+    )
 
 
 def explain(module: nn.Module) -> str:
@@ -139,6 +169,7 @@ def explain(module: nn.Module) -> str:
                 f"{name or '(itself)'}: {chain.handed_over} of {chain.calls + chain.handed_over} "
                 f"calls left to PyTorch; last: {chain.reason or 'scanned again since'}"
             )
+        lines += [f"{name or '(itself)'}: {line.strip()}" for line in chain.details()]
     alone = left_alone(module)
     if alone:
         lines.append("left to PyTorch:")
@@ -171,7 +202,8 @@ def _row(name: str, chain: Chain) -> tuple[str, ...]:
     chunk = {"chunked": f"{plan.chunk}", "blelloch": f"{plan.levels} levels"}.get(
         plan.algorithm, "-"
     )
-    return (*first, T, B, H, plan.algorithm, chunk, _duration(plan.seconds), plan.reason)
+    estimate = _duration(plan.seconds) if plan.seconds else "-"
+    return (*first, T, B, H, plan.algorithm, chunk, estimate, plan.reason)
 
 
 def _duration(seconds: float) -> str:

@@ -7,8 +7,11 @@ step is the affine map (A, b) = (J_{i+1}ᵀ, u_i); maps compose associatively, w
 parallel scan here rests on (arXiv:1907.10134, section 3).
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from torch.func import jacrev
 from torch.nn.functional import linear
 
 
@@ -156,3 +159,9 @@ def linear_recurrence(decay: Tensor, x: Tensor, initial: Tensor | None = None) -
         h = a * h + x_t
         states.append(h)
     return torch.stack(states)
+
+
+def transposed_jacobian(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """(∂ function(x) / ∂x)ᵀ in full: a row for each number of x, a column for each of its image."""
+    outputs = function(x).numel()
+    return jacrev(function)(x).reshape(outputs, x.numel()).T

@@ -1015,7 +1015,10 @@ ALONE = {
     "LSTMCell": (lambda: nn.LSTMCell(I, H), "your code, where no scan can see it; nn.LSTM over"),
     "GRUCell": (lambda: nn.GRUCell(I, H), "your code, where no scan can see it; nn.GRU over"),
     "own forward": (lambda: Residual(I, H), "its forward has been replaced"),
-    "Sequential": (lambda: nn.Sequential(nn.Linear(I, H), nn.ReLU()), "chains over depth"),
+    "Sequential": (
+        lambda: nn.Sequential(nn.Linear(I, H), nn.ReLU()),
+        "algorithm 'auto': over depth",
+    ),
 }
 
 

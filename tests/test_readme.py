@@ -47,6 +47,36 @@ def test_what_it_says_of_the_grid_is_what_its_record_says():
     assert [int(n) for n in found.groups()] == [len(rows), len(rows) - len(scanned), slower]
 
 
+def test_what_it_says_of_sparse_jacobians_is_what_the_records_say():
+    rows = json.loads((RECORDS / "table1.json").read_text())["rows"]
+    for r in rows:
+        line = (
+            f"| {r['layer']} | {r['sparsity']:.5f} | {r['baseline_seconds']:.1f} s "
+            f"| {r['seconds'] * 1e6:.0f} µs | {r['speed_up']:.1e}x | {r['paper_speed_up']:.1e}x |"
+        )
+        assert line in README
+        assert r["speed_up"] >= r["paper_speed_up"]
+        assert round(r["sparsity"], 5) == r["paper_sparsity"]
+    said = README.replace("\n", " ")
+    assert ", ".join(f"{r['baseline_contiguous_seconds']:.1f} s" for r in rows[:2]) in said
+    products = json.loads((RECORDS / "benchmark_products.json").read_text())
+    seconds, ratio = products["seconds"], products["ratio"]
+    assert (
+        f"takes {seconds['ours'] * 1e3:.0f} ms, {ratio['torch']:.1f}x as fast as `torch.sparse.mm` "
+        f"and {ratio['scipy']:.1f}x as SciPy; the plan {products['symbolic_seconds'] * 1e3:.0f} ms"
+    ) in said
+    totals = json.loads((RECORDS / "figure10.json").read_text())["totals"]
+    for key, text in (
+        ("bp_surviving", "{} million FLOPs an image for back-propagation"),
+        ("bp_dense", "{} million with dense kernels"),
+        ("scan", "{} million for the scan"),
+        ("critical_path", "{} million lie on its critical path"),
+    ):
+        assert text.format(round(totals[key] / 1e6)) in said
+    steps = f"of {totals['steps_critical_path']} steps instead of {totals['steps_bp']}"
+    assert steps in said
+
+
 def test_files_that_it_names_exist():
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / target).is_file(), target

@@ -85,6 +85,10 @@ class Chain:
             return None
         return planner.choose(*self.shape, self.device, self.algorithm)
 
+    def details(self) -> list[str]:
+        """Lines for `explain` below its table."""
+        return []
+
     def attach(self) -> None:
         """Puts the module into scan mode."""
         self.module.__dict__["forward"] = self

@@ -3,15 +3,21 @@
 import torch
 
 from bppsa_lightning._library import HAS_CUDA_KERNELS
+from bppsa_lightning.ops import jacobians as _jacobians  # noqa: F401  (registers)
 from bppsa_lightning.ops.diagonal import diagonal_scan, linear_recurrence
+from bppsa_lightning.ops.layers import LayerScan, Step, apply_csr, csr_step
 from bppsa_lightning.ops.log import ScanLog, scan_log
 from bppsa_lightning.ops.recurrent import gru, lstm, recurrent_kernels_missing, rnn, run_layer
 from bppsa_lightning.ops.scan import reverse_scan
 
 __all__ = [
     "HAS_CUDA_KERNELS",
+    "LayerScan",
     "ScanLog",
+    "Step",
+    "apply_csr",
     "cpu_capability",
+    "csr_step",
     "diagonal_scan",
     "gru",
     "linear_recurrence",

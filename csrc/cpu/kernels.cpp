@@ -13,6 +13,8 @@ namespace bppsa::BPPSA_ISA {
 void recurrent_forward(const RecurrentForwardArgs& args, const Parallel& parallel);
 void recurrent_backward(const RecurrentBackwardArgs& args, const Plan& plan,
                         const Parallel& parallel);
+// In jacobian_kernels.cpp.
+extern const JacobianKernels jacobian_kernels;
 
 namespace {
 
@@ -65,7 +67,7 @@ void diagonal_scan(const DiagonalScanArgs& args, const Plan& plan, const Paralle
 #define BPPSA_STRING_(x) #x
 #define BPPSA_STRING(x) BPPSA_STRING_(x)
 extern const Kernels table;
-const Kernels table = {BPPSA_STRING(BPPSA_ISA), dense_scan, diagonal_scan, recurrent_forward,
-                       recurrent_backward};
+const Kernels table = {BPPSA_STRING(BPPSA_ISA), dense_scan,         diagonal_scan,
+                       recurrent_forward,       recurrent_backward, &jacobian_kernels};
 
 }  // namespace bppsa::BPPSA_ISA

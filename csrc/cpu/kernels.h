@@ -9,6 +9,8 @@
 
 namespace bppsa {
 
+struct JacobianKernels;  // in jacobians/kernels.h
+
 enum class Storage { f32, f64, bf16, f16 };
 enum class Algorithm { linear, chunked, blelloch };
 enum class RecurrentCell { rnn_tanh, rnn_relu, gru, lstm };
@@ -90,6 +92,7 @@ struct Kernels {
   void (*diagonal_scan)(const DiagonalScanArgs&, const Plan&, const Parallel&);
   void (*recurrent_forward)(const RecurrentForwardArgs&, const Parallel&);
   void (*recurrent_backward)(const RecurrentBackwardArgs&, const Plan&, const Parallel&);
+  const JacobianKernels* jacobians;
 };
 
 // The table for this machine (or for BPPSA_CPU_CAPABILITY, if set), chosen once.

@@ -1,0 +1,148 @@
+"""Arguments of convolution and pooling: pairs, sizes, and which outputs read which inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
+    """(vertical, horizontal) of an int or two of them; ValueError below `least`."""
+    found = (value, value) if isinstance(value, int) else tuple(value)
+    if len(found) != 2 or not all(isinstance(v, int) and v >= least for v in found):
+        raise ValueError(f"{name}: found {value!r}, wanted an int or two of at least {least}")
+    return found[0], found[1]
+
+
+def image_size(input_size: Sequence[int], channels: int | None = None) -> tuple[int, int]:
+    """(H, W) of (H, W), (C, H, W) or (B, C, H, W); ValueError if C is given and is not `channels`.
+
+    B is left aside: samples do not see each other.
+    """
+    size = tuple(int(n) for n in input_size)
+    fits = len(size) in (2, 3, 4) and all(n >= 1 for n in size)
+    if fits and channels is not None and len(size) > 2:
+        fits = size[-3] == channels
+    if not fits:
+        wanted = "C" if channels is None else channels
+        raise ValueError(
+            f"input_size: found {size}, wanted (H, W), ({wanted}, H, W) or (B, {wanted}, H, W), "
+            "none of them empty"
+        )
+    return size[-2], size[-1]
+
+
+@dataclass(frozen=True)
+class Taps:
+    """One axis of a convolution.
+
+    Attributes:
+        output: its size after the convolution.
+        table: (input, kernel) int32; the output that reads an input by a tap of the kernel, or -1.
+    """
+
+    output: int
+    table: Tensor
+
+
+def convolution_axis(
+    size: int, kernel: int, stride: int, padding: tuple[int, int], dilation: int
+) -> Taps:
+    """The taps of one axis; padding before and after. ValueError if the kernel does not fit."""
+    reach = dilation * (kernel - 1) + 1
+    output = (size + sum(padding) - reach) // stride + 1
+    if size + sum(padding) < reach:
+        raise ValueError(
+            f"input_size: found {size}, with padding {size + sum(padding)}; the dilated kernel of "
+            f"size {reach} wants at least that"
+        )
+    offset = torch.arange(size).unsqueeze(1) + padding[0] - dilation * torch.arange(kernel)
+    out = offset.div(stride, rounding_mode="floor")
+    reads = (offset >= 0) & (offset % stride == 0) & (out < output)
+    return Taps(output, torch.where(reads, out, -1).to(torch.int32))
+
+
+def convolution_padding(
+    padding: str | int | Sequence[int], kernel: tuple[int, int], stride: tuple[int, int],
+    dilation: tuple[int, int],
+) -> list[tuple[int, int]]:  # fmt: skip
+    """(before, after) of each axis, of a number, two, "valid" or "same"."""
+    if not isinstance(padding, str):
+        return [(p, p) for p in pair("padding", padding, 0)]
+    if padding == "valid":
+        return [(0, 0), (0, 0)]
+    if padding != "same":
+        raise ValueError(f"padding: found {padding!r}, wanted numbers, 'same' or 'valid'")
+    if stride != (1, 1):
+        raise ValueError(f"padding: found 'same' with stride {stride}, wanted stride 1 for 'same'")
+    total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+    return [(t // 2, t - t // 2) for t in total]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """One axis of a pooling.
+
+    Attributes:
+        output: its size after the pooling.
+        first: (input + 1,) int32. The outputs that read input i are out[first[i]] … , ascending.
+        out: int32.
+        count: (output,) int64; how many inputs each output reads.
+    """
+
+    output: int
+    first: Tensor
+    out: Tensor
+    count: Tensor
+
+
+def _windows(size: int, output: int, inputs: Tensor, reads: Tensor) -> Windows:
+    """From inputs (output, taps), and which of them are there."""
+    member = torch.zeros(size, output, dtype=torch.bool)
+    outs = torch.arange(output).unsqueeze(1).expand_as(inputs)
+    member[inputs[reads], outs[reads]] = True
+    first = torch.zeros(size + 1, dtype=torch.int32)
+    first[1:] = member.sum(1).cumsum(0)
+    out = member.nonzero()[:, 1].to(torch.int32)
+    return Windows(output, first, out, member.sum(0))
+
+
+def pooling_axis(
+    size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool
+) -> Windows:
+    """Windows of fixed size, `stride` apart, as PyTorch places them.
+
+    Raises:
+        ValueError: the padding exceeds half the kernel, or no window fits.
+    """
+    reach = dilation * (kernel - 1) + 1
+    if 2 * padding > kernel:
+        raise ValueError(
+            f"padding: found {padding}, wanted at most half the kernel, {kernel // 2}, as PyTorch "
+            "does"
+        )
+    room = size + 2 * padding - reach
+    output = (room + (stride - 1 if ceil_mode else 0)) // stride + 1
+    if ceil_mode and (output - 1) * stride >= size + padding:
+        output -= 1  # a window that would begin beyond the image and its padding in front
+    if output < 1:
+        raise ValueError(
+            f"input_size: found {size}, with padding {size + 2 * padding}; the dilated window of "
+            f"size {reach} wants at least that"
+        )
+    inputs = (torch.arange(output) * stride - padding).unsqueeze(1) + (
+        dilation * torch.arange(kernel)
+    )
+    return _windows(size, output, inputs, (inputs >= 0) & (inputs < size))
+
+
+def adaptive_axis(size: int, output: int) -> Windows:
+    """Windows of adaptive pooling: output o reads floor(o n / m) … ceil((o + 1) n / m) - 1."""
+    o = torch.arange(output)
+    begin, end = o * size // output, -((-(o + 1) * size) // output)
+    inputs = torch.arange(size).expand(output, size)
+    reads = (inputs >= begin.unsqueeze(1)) & (inputs < end.unsqueeze(1))
+    return _windows(size, output, inputs, reads)

@@ -1,0 +1,248 @@
+"""Transposed Jacobians of layers with weights: convolutions and linear layers.
+
+Every entry is one weight, so the pattern comes with the weight of each entry, and a step that has
+changed the weights only gathers them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bppsa_lightning.jacobians.cache import patterns
+from bppsa_lightning.jacobians.checks import check_values
+from bppsa_lightning.jacobians.geometry import (
+    convolution_axis,
+    convolution_padding,
+    image_size,
+    pair,
+)
+from bppsa_lightning.jacobians.pattern import Pattern
+
+
+@dataclass(frozen=True, eq=False)
+class WeightJacobian:
+    """A pattern, and which weight each of its entries is.
+
+    Attributes:
+        pattern: of the transposed Jacobian.
+        source: (nnz,) int32; index into the flattened weight.
+        output_size: of the layer, without batch: (C_out, H', W'), (C_out, L') or (out,).
+        weight_shape: of the layer.
+    """
+
+    pattern: Pattern
+    source: Tensor
+    output_size: tuple[int, ...]
+    weight_shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the pattern and its sources."""
+        return self.pattern.bytes + 4 * self.source.numel()
+
+    def values(self, weight: Tensor) -> Tensor:
+        """(nnz,) of a weight: its numbers of now at the fixed pattern. Not differentiable.
+
+        Raises:
+            TypeError, ValueError: another shape than the pattern was built for, dtype or device.
+        """
+        weight = check_values("weight", weight)
+        if weight.shape != self.weight_shape:
+            raise ValueError(
+                f"weight: found shape {tuple(weight.shape)}, wanted {self.weight_shape}, for which "
+                "the pattern was built"
+            )
+        return torch.ops.bppsa.gather_values(weight, self.source)
+
+    def csr(self, weight: Tensor) -> Tensor:
+        """The transposed Jacobian as a torch.sparse_csr tensor, values as of `values`."""
+        return self.pattern.csr(self.values(weight))
+
+
+def conv2d_pattern(
+    keep: Tensor,
+    input_size: Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> WeightJacobian:
+    """The pattern of a convolution's transposed Jacobian, for weights that will change.
+
+    Args:
+        keep: (C_out, C_in / groups, KH, KW) bool; the weights that may differ from zero (a pruning
+            mask). All others are left out of the pattern.
+        input_size, stride, padding, dilation, groups: as for `conv2d`.
+
+    Raises:
+        As `conv2d`.
+    """
+    _check_keep(keep)
+    if keep.dim() != 4:
+        raise ValueError(
+            f"weight: found shape {tuple(keep.shape)}, wanted (C_out, C_in / groups, KH, KW)"
+        )
+    C_out, C_in, KH, KW = keep.shape
+    if not isinstance(groups, int) or groups < 1 or C_out % groups:
+        raise ValueError(
+            f"groups: found {groups!r}, wanted a divisor of the {C_out} output channels"
+        )
+    H, W = image_size(input_size, C_in * groups)
+    strides, dilations = pair("stride", stride, 1), pair("dilation", dilation, 1)
+    paddings = convolution_padding(padding, (KH, KW), strides, dilations)
+    y = convolution_axis(H, KH, strides[0], paddings[0], dilations[0])
+    x = convolution_axis(W, KW, strides[1], paddings[1], dilations[1])
+    crow, col, source = torch.ops.bppsa.convolution_pattern(
+        keep.contiguous(), y.table, x.table, groups, y.output, x.output
+    )
+    pattern = Pattern(crow, col, (C_in * groups * H * W, C_out * y.output * x.output))
+    return WeightJacobian(pattern, source, (C_out, y.output, x.output), tuple(keep.shape))
+
+
+def conv2d(
+    weight: Tensor,
+    input_size: Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    keep_zeros: bool = False,
+) -> Tensor:
+    """Transposed Jacobian of `torch.nn.functional.conv2d`, straight into CSR.
+
+    Args:
+        weight: (C_out, C_in / groups, KH, KW), float32 or float64, on the CPU.
+        input_size: (H, W), (C_in, H, W), or an input's (B, C_in, H, W), of which B plays no part.
+        stride, dilation: one or two numbers.
+        padding: one or two numbers, "same" or "valid"; of zeros.
+        groups: as PyTorch's.
+        keep_zeros: whether weights that are exactly 0 (pruned ones) get entries too. By default
+            they are left out.
+
+    Returns:
+        torch.sparse_csr (C_in * H * W, C_out * H' * W'), int32 indices, of weight's dtype, without
+        gradient. Entry ((c, y, x), (o, y', x')) is ∂out[o, y', x'] / ∂in[c, y, x]. The indices may
+        be shared with other calls' results: do not change them in place.
+
+    Raises:
+        TypeError: `weight` is no dense float tensor.
+        ValueError: shapes or numbers do not fit.
+        RuntimeError: the Jacobian has 2^31 entries or more.
+
+    Source: arXiv:1907.10134, section 3.4.
+    """
+    return _of_weight(
+        conv2d_pattern, weight, keep_zeros, input_size, stride, padding, dilation, groups
+    )
+
+
+def conv1d_pattern(
+    keep: Tensor,
+    input_size: int | Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> WeightJacobian:
+    """As `conv2d_pattern`, of keep (C_out, C_in / groups, K)."""
+    _check_keep(keep)
+    if keep.dim() != 3:
+        raise ValueError(
+            f"weight: found shape {tuple(keep.shape)}, wanted (C_out, C_in / groups, K)"
+        )
+    size = (input_size,) if isinstance(input_size, int) else tuple(input_size)
+    if len(size) not in (1, 2, 3):
+        raise ValueError(f"input_size: found {size}, wanted L, (C, L) or (B, C, L)")
+    flat = conv2d_pattern(
+        keep.unsqueeze(2),
+        (1, size[-1]) if len(size) == 1 else (*size[:-1], 1, size[-1]),
+        (1, _single("stride", stride)),
+        padding if isinstance(padding, str) else (0, _single("padding", padding)),
+        (1, _single("dilation", dilation)),
+        groups,
+    )
+    output_size = (flat.output_size[0], flat.output_size[2])
+    return WeightJacobian(flat.pattern, flat.source, output_size, tuple(keep.shape))
+
+
+def conv1d(
+    weight: Tensor,
+    input_size: int | Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    keep_zeros: bool = False,
+) -> Tensor:
+    """Transposed Jacobian of `torch.nn.functional.conv1d`: see `conv2d`.
+
+    Args:
+        weight: (C_out, C_in / groups, K).
+        input_size: L, (L,), (C_in, L) or (B, C_in, L).
+
+    Returns:
+        torch.sparse_csr (C_in * L, C_out * L').
+    """
+    return _of_weight(
+        conv1d_pattern, weight, keep_zeros, input_size, stride, padding, dilation, groups
+    )
+
+
+def linear_pattern(keep: Tensor) -> WeightJacobian:
+    """As `conv2d_pattern`, of keep (out, in)."""
+    _check_keep(keep)
+    if keep.dim() != 2:
+        raise ValueError(f"weight: found shape {tuple(keep.shape)}, wanted (out, in)")
+    as_conv = conv2d_pattern(keep[:, :, None, None], (1, 1))
+    return WeightJacobian(
+        as_conv.pattern, as_conv.source, as_conv.output_size[:1], tuple(keep.shape)
+    )
+
+
+def linear(weight: Tensor, keep_zeros: bool = False) -> Tensor:
+    """Transposed Jacobian of `torch.nn.functional.linear`: the transposed weight in CSR.
+
+    Args:
+        weight: (out, in), float32 or float64, on the CPU.
+        keep_zeros: as for `conv2d`.
+
+    Returns:
+        torch.sparse_csr (in, out), int32 indices, without gradient.
+
+    Raises:
+        As `conv2d`.
+    """
+    return _of_weight(linear_pattern, weight, keep_zeros)
+
+
+def _of_weight(
+    pattern: Callable[..., WeightJacobian], weight: Tensor, keep_zeros: bool, *geometry: Any
+) -> Tensor:
+    """The Jacobian at a weight. Patterns of weights without zeros are kept for the next call."""
+    weight = check_values("weight", weight)
+    keep = weight != 0
+    if not keep_zeros and not bool(keep.all()):
+        return pattern(keep, *geometry).csr(weight)
+    key = (pattern, weight.shape, *(g if isinstance(g, (int, str)) else tuple(g) for g in geometry))
+    jacobian = patterns.get(key, lambda: pattern(torch.ones_like(keep), *geometry))
+    return jacobian.csr(weight)
+
+
+def _single(name: str, value: Any) -> int:
+    found = value if isinstance(value, int) else (tuple(value) or (None,))[0]
+    if not isinstance(found, int) or (not isinstance(value, int) and len(value) != 1):
+        raise ValueError(f"{name}: found {value!r}, wanted an int or one in a tuple")
+    return found
+
+
+def _check_keep(keep: Any) -> None:
+    if not isinstance(keep, Tensor) or keep.dtype != torch.bool or keep.device.type != "cpu":
+        found = (
+            f"{keep.dtype} on {keep.device}" if isinstance(keep, Tensor) else type(keep).__name__
+        )
+        raise TypeError(f"keep: found {found}, wanted a bool tensor on the CPU")

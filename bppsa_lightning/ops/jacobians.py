@@ -1,0 +1,59 @@
+"""Fake kernels of the operators on sparse Jacobians, and their refusal to be differentiated.
+
+Their Python doors are in `bppsa_lightning.jacobians`. Those that build patterns have no fake
+kernel: the sizes of their results are not known without the numbers.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@torch.library.register_fake("bppsa::gather_values")
+def _(table: Tensor, source: Tensor) -> Tensor:
+    return table.new_empty(source.shape)
+
+
+@torch.library.register_fake("bppsa::elementwise_values")
+def _(x: Tensor, function: str, slope: float) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.register_fake("bppsa::max_pool_values")
+def _(
+    x: Tensor,
+    first_y: Tensor,
+    out_y: Tensor,
+    first_x: Tensor,
+    out_x: Tensor,
+    out_height: int,
+    out_width: int,
+    pool_y: list[int],
+    pool_x: list[int],
+) -> Tensor:
+    return x.new_empty(x.shape[0], out_y.numel() * out_x.numel())
+
+
+@torch.library.register_fake("bppsa::apply_csr")
+def _(crow: Tensor, col: Tensor, values: Tensor, x: Tensor) -> Tensor:
+    return x.new_empty(crow.numel() - 1, x.shape[1])
+
+
+def _refuse(name: str) -> Any:
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        raise NotImplementedError(
+            f"bppsa::{name} is not differentiable: a Jacobian's values are numbers, without a graph"
+        )
+
+    return backward
+
+
+for _name in (
+    "gather_values",
+    "elementwise_values",
+    "max_pool_values",
+    "multiply_csr",
+    "apply_csr",
+):
+    torch.library.register_autograd(f"bppsa::{_name}", _refuse(_name))

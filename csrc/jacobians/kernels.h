@@ -1,0 +1,152 @@
+// What the operators on sparse Jacobians ask of a CPU kernel; see cpu/kernels.h.
+//
+// Matrices are CSR: crow (rows + 1), col and values (nnz); columns ascend within a row, none twice.
+// Indices are 32 bits wide, also crow: nnz < 2^31. A batch shares the pattern; values of sample s
+// and entry e lie at s * stride.sample + e * stride.entry (a shared row has stride.sample = 0).
+#pragma once
+
+#include <cstdint>
+
+namespace bppsa {
+
+enum class Storage;
+struct Parallel;
+
+struct Pattern {
+  const int32_t *crow, *col;
+};
+
+struct Stride {
+  int64_t sample, entry;
+};
+
+// One weight of a convolution, as seen from an input channel.
+struct Tap {
+  int32_t plane;  // first column of its output channel
+  int16_t ky, kx;
+  int32_t source;  // which weight
+};
+
+// Rows are (channel, y, x) of the input, columns (channel, y, x) of the output.
+struct ConvolutionArgs {
+  int64_t channels, height, width;
+  int64_t out_width;
+  int64_t kernel_height, kernel_width;
+  const int32_t* out_y;      // (height, kernel_height): the output row that reads y by ky, or -1
+  const int32_t* out_x;      // (width, kernel_width), likewise
+  const int64_t* first_tap;  // (channels + 1)
+  const Tap* taps;           // of a channel: plane ascends, then ky and kx descend
+  int32_t* row_size;         // for the count
+  const int32_t* crow;       // for the fill
+  int32_t *col, *source;
+};
+
+// The outputs that read each input along one axis: first (size + 1), out ascending.
+struct Axis {
+  int64_t size, out_size;
+  const int32_t *first, *out;
+};
+
+// Each channel on its own: rows (channel, y, x) of the input, columns (channel, y, x) of the
+// output.
+struct WindowArgs {
+  int64_t channels;
+  Axis y, x;
+  int32_t *crow, *col;
+};
+
+// Windows of one pooling axis start at out * stride - padding.
+struct PoolAxis {
+  int64_t kernel, stride, padding, dilation;
+};
+
+struct MaxPoolArgs {
+  Storage storage;
+  int64_t planes;  // samples times channels
+  Axis y, x;
+  PoolAxis pool_y, pool_x;
+  const void* input;  // (planes, y.size, x.size)
+  void* values;       // (planes, entries of a plane)
+};
+
+enum class Elementwise { relu, leaky_relu, tanh, sigmoid, silu };
+
+struct ElementwiseArgs {
+  Storage storage;
+  Elementwise function;
+  double slope;  // leaky_relu
+  int64_t n;
+  const void* x;
+  void* values;
+};
+
+struct GatherArgs {
+  Storage storage;
+  int64_t n;
+  const void* from;
+  const int32_t* source;
+  void* values;
+};
+
+// C = A B, patterns only. A row's products are a_ik b_kj in the order of A's entries, then of row
+// k of B. The row's program gives each product the place of c_ij in row i of C.
+struct SymbolicArgs {
+  int64_t rows, cols;  // of C
+  Pattern a, b;
+  // The count's results, of each row:
+  int32_t* row_size;  // entries of C
+  int64_t* products;
+  uint64_t* hash;     // of the program
+  uint8_t* in_order;  // whether it is 0, 1, 2, …: no two products meet, columns ascend
+  // The fill:
+  const int32_t* crow;     // of C
+  int32_t* col;            // of C
+  const int64_t* program;  // of each row: where it begins in `positions`, or -1 for in order
+  const uint8_t* writes;   // whether this row writes its program, or only compares its own with it
+  bool wide;               // positions of 32 bits, not 16
+  void* positions;
+  uint8_t* differs;  // of each comparing row: whether it does
+  bool comparing;    // which rows to fill: those that compare, or the others, which come first
+};
+
+struct NumericArgs {
+  Storage storage;
+  int64_t rows, batch;
+  Pattern a, b;
+  const int32_t* crow;  // of C
+  const int64_t* program;
+  const void* positions;
+  bool wide;
+  bool b_single;      // each row of B has one entry
+  bool side_by_side;  // samples in memory; if not, entries
+  const void *a_values, *b_values;
+  Stride a_stride, b_stride;
+  void* values;  // of C
+  Stride stride;
+};
+
+// out[r] = sum over row r of values times x[col], for each sample. Vectors are (n, batch).
+struct ApplyArgs {
+  Storage storage;
+  int64_t rows, batch;
+  Pattern a;
+  const void* values;
+  Stride stride;
+  const void* x;
+  void* out;
+};
+
+struct JacobianKernels {
+  void (*count_convolution)(const ConvolutionArgs&, const Parallel&);
+  void (*fill_convolution)(const ConvolutionArgs&, const Parallel&);
+  void (*fill_windows)(const WindowArgs&, const Parallel&);
+  void (*max_pool)(const MaxPoolArgs&, const Parallel&);
+  void (*elementwise)(const ElementwiseArgs&, const Parallel&);
+  void (*gather)(const GatherArgs&, const Parallel&);
+  void (*count_product)(const SymbolicArgs&, const Parallel&);
+  void (*fill_product)(const SymbolicArgs&, const Parallel&);
+  void (*multiply)(const NumericArgs&, const Parallel&);
+  void (*apply)(const ApplyArgs&, const Parallel&);
+};
+
+}  // namespace bppsa

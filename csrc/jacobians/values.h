@@ -1,0 +1,156 @@
+// Values of transposed Jacobians whose pattern is fixed.
+#pragma once
+
+#include "../cpu/activations.h"
+#include "../scan/workspace.h"
+#include "kernels.h"
+
+namespace bppsa::BPPSA_ISA {
+
+constexpr int64_t kValuesBlock = 4096;
+
+template <typename T>
+void gather_as(const GatherArgs& args, const Parallel& parallel) {
+  const T* from = static_cast<const T*>(args.from);
+  T* values = static_cast<T*>(args.values);
+  for_each_index(parallel, ceil_div(args.n, kValuesBlock), [&](int64_t block) {
+    const int64_t end = min(args.n, (block + 1) * kValuesBlock);
+    for (int64_t e = block * kValuesBlock; e < end; ++e) values[e] = from[args.source[e]];
+  });
+}
+
+// The derivative at x, as PyTorch defines it where there is none (0 at the kink of ReLU).
+template <Elementwise kFunction, typename T, int W>
+BPPSA_INLINE Vec<T, W> derivative(Vec<T, W> x, T slope) {
+  const Vec<T, W> one = splat<T, W>(1), zero = {};
+  if constexpr (kFunction == Elementwise::relu) return select<T, W>(x <= zero, zero, one);
+  if constexpr (kFunction == Elementwise::leaky_relu)
+    return select<T, W>(x > zero, one, splat<T, W>(slope));
+  if constexpr (kFunction == Elementwise::tanh) {
+    const Vec<T, W> y = tanh<T, W>(x);
+    return one - y * y;
+  }
+  const Vec<T, W> y = sigmoid<T, W>(x);
+  if constexpr (kFunction == Elementwise::sigmoid) return y * (one - y);
+  return y * (one + x * (one - y));
+}
+
+template <Elementwise kFunction, typename T>
+void elementwise_of(const ElementwiseArgs& args, const Parallel& parallel) {
+  constexpr int W = kMaxWidth<T>;
+  const T* x = static_cast<const T*>(args.x);
+  T* values = static_cast<T*>(args.values);
+  const T slope = T(args.slope);
+  for_each_index(parallel, ceil_div(args.n, kValuesBlock), [&](int64_t block) {
+    const int64_t end = min(args.n, (block + 1) * kValuesBlock);
+    int64_t i = block * kValuesBlock;
+    for (; i + W <= end; i += W)
+      store<T, W>(values + i, derivative<kFunction, T, W>(load<T, W>(x + i), slope));
+    if (i == end) return;
+    T last[W] = {};
+    for (int64_t k = i; k < end; ++k) last[k - i] = x[k];
+    store<T, W>(last, derivative<kFunction, T, W>(load<T, W>(last), slope));
+    for (int64_t k = i; k < end; ++k) values[k] = last[k - i];
+  });
+}
+
+template <typename T>
+void elementwise_as(const ElementwiseArgs& args, const Parallel& parallel) {
+  switch (args.function) {
+    case Elementwise::relu:
+      return elementwise_of<Elementwise::relu, T>(args, parallel);
+    case Elementwise::leaky_relu:
+      return elementwise_of<Elementwise::leaky_relu, T>(args, parallel);
+    case Elementwise::tanh:
+      return elementwise_of<Elementwise::tanh, T>(args, parallel);
+    case Elementwise::sigmoid:
+      return elementwise_of<Elementwise::sigmoid, T>(args, parallel);
+    case Elementwise::silu:
+      return elementwise_of<Elementwise::silu, T>(args, parallel);
+  }
+}
+
+// Which pixel of a plane each window takes: the first of the largest, the last NaN if there is one,
+// as in PyTorch.
+template <typename T>
+void argmax_of_windows(const MaxPoolArgs& args, const T* input, int32_t* argmax) {
+  const PoolAxis &py = args.pool_y, &px = args.pool_x;
+  for (int64_t oy = 0; oy < args.y.out_size; ++oy) {
+    for (int64_t ox = 0; ox < args.x.out_size; ++ox) {
+      T best = 0;
+      int32_t where = -1;
+      for (int64_t ky = 0; ky < py.kernel; ++ky) {
+        const int64_t y = oy * py.stride - py.padding + ky * py.dilation;
+        if (y < 0 || y >= args.y.size) continue;
+        for (int64_t kx = 0; kx < px.kernel; ++kx) {
+          const int64_t x = ox * px.stride - px.padding + kx * px.dilation;
+          if (x < 0 || x >= args.x.size) continue;
+          const int64_t pixel = y * args.x.size + x;
+          const T value = input[pixel];
+          if (where < 0 || value > best || value != value) best = value, where = int32_t(pixel);
+        }
+      }
+      argmax[oy * args.x.out_size + ox] = where;
+    }
+  }
+}
+
+// Windows of 2 x 2, two apart and all inside: the common case, branch-free.
+template <typename T>
+void argmax_of_quads(const MaxPoolArgs& args, const T* input, int32_t* argmax) {
+  const int64_t width = args.x.size;
+  for (int64_t oy = 0; oy < args.y.out_size; ++oy) {
+    const T *upper = input + 2 * oy * width, *lower = upper + width;
+    for (int64_t ox = 0; ox < args.x.out_size; ++ox) {
+      const T a = upper[2 * ox], b = upper[2 * ox + 1], c = lower[2 * ox], d = lower[2 * ox + 1];
+      int32_t where = int32_t(2 * oy * width + 2 * ox);
+      const int32_t first = where;
+      T best = a;
+      const bool right = b > best || b != b;
+      best = right ? b : best, where = right ? first + 1 : where;
+      const bool below = c > best || c != c;
+      best = below ? c : best, where = below ? first + int32_t(width) : where;
+      const bool last = d > best || d != d;
+      argmax[oy * args.x.out_size + ox] = last ? first + int32_t(width) + 1 : where;
+    }
+  }
+}
+
+inline bool is_quads(const MaxPoolArgs& args) {
+  const auto quad = [](const PoolAxis& p, const Axis& axis) {
+    return p.kernel == 2 && p.stride == 2 && p.padding == 0 && p.dilation == 1 &&
+           2 * axis.out_size <= axis.size;
+  };
+  return quad(args.pool_y, args.y) && quad(args.pool_x, args.x);
+}
+
+template <typename T>
+void max_pool_as(const MaxPoolArgs& args, const Parallel& parallel) {
+  const Axis &Y = args.y, &X = args.x;
+  const int64_t entries = int64_t(Y.first[Y.size]) * X.first[X.size];
+  const bool quads = is_quads(args);
+  const bool tiled = quads && 2 * Y.out_size == Y.size && 2 * X.out_size == X.size;
+  for_each_index(
+      parallel, args.planes, [&] { return Buffer<int32_t>(Y.out_size * X.out_size); },
+      [&](int64_t plane, Buffer<int32_t>& argmax) {
+        const T* input = static_cast<const T*>(args.input) + plane * Y.size * X.size;
+        T* value = static_cast<T*>(args.values) + plane * entries;
+        if (quads)
+          argmax_of_quads(args, input, argmax.data);
+        else
+          argmax_of_windows(args, input, argmax.data);
+        if (tiled) {  // entry and pixel are one
+          for (int64_t e = 0; e < entries; ++e) value[e] = 0;
+          for (int64_t o = 0; o < Y.out_size * X.out_size; ++o) value[argmax.data[o]] = 1;
+          return;
+        }
+        int32_t pixel = 0;
+        for (int64_t y = 0; y < Y.size; ++y)
+          for (int64_t x = 0; x < X.size; ++x, ++pixel)
+            for (int32_t v = Y.first[y]; v < Y.first[y + 1]; ++v)
+              for (int32_t h = X.first[x]; h < X.first[x + 1]; ++h)
+                *value++ = T(argmax.data[Y.out[v] * X.out_size + X.out[h]] == pixel);
+      });
+}
+
+}  // namespace bppsa::BPPSA_ISA

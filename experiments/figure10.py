@@ -1,0 +1,189 @@
+"""Figure 10 of the paper: FLOPs of every step of the scan over a pruned VGG-11, against BP's.
+
+    python experiments/figure10.py
+
+VGG-11 on one 3 x 32 x 32 image (arXiv:1907.10134, figure 10), convolutions pruned by magnitude to
+3 % of their weights (of a new network: which weights survive is chance), one linear layer behind.
+The chain begins behind the first convolution, as an image needs no gradient. The scan is blelloch
+with L_m = 2 levels: products of matrices, then matrix-vector products over the roots, then those of
+the down-sweep.
+
+Each step is placed at m n k of its dense product (n = 1 for a vector) and the FLOPs that it takes
+with fixed sparse patterns. With a worker for every product of a level, the critical path holds the
+costliest of each level, and every step over the roots. Back-propagation is shown twice: with dense
+kernels, as stock PyTorch computes a masked layer, and on the surviving weights alone. Writes
+experiments/records/figure10.json and figure10.png.
+"""
+
+import argparse
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import record
+import torch
+
+from bppsa_lightning import jacobians
+from bppsa_lightning.jacobians import Pattern
+from bppsa_lightning.ops import LayerScan
+
+CONFIGURATION = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M")
+
+
+@dataclass
+class Step:
+    """One product: which layers, its sizes, its FLOPs."""
+
+    name: str
+    phase: str
+    mnk: int
+    flops: int
+    critical: bool = False
+
+
+def vgg11(kept: float) -> list[tuple[str, Pattern, int]]:
+    """(name, pattern, multiply-adds of the dense kernel) of each layer, first to last."""
+    found: list[tuple[str, Pattern, int]] = []
+    size, convolutions = (3, 32, 32), 0
+    for entry in CONFIGURATION:
+        if entry == "M":
+            pool = jacobians.max_pool2d_pattern(size, 2)
+            found.append(("pool", pool.pattern, pool.pattern.nnz))
+            size = pool.output_size
+            continue
+        weight = torch.randn(int(entry), size[0], 3, 3)
+        cut = weight.abs().flatten().kthvalue(round((1 - kept) * weight.numel())).values
+        conv = jacobians.conv2d_pattern(weight.abs() > cut, size, padding=1)
+        convolutions += 1
+        pixels = size[1] * size[2]
+        found.append((f"conv{convolutions}", conv.pattern, weight.numel() * pixels))
+        size = (int(entry), *size[1:])
+        numbers = size[0] * pixels
+        found.append((f"relu{convolutions}", Pattern.diagonal(numbers), numbers))
+    linear = jacobians.linear_pattern(torch.ones(10, size[0]) > 0).pattern
+    return [*found, ("linear", linear, linear.nnz)]
+
+
+def scan_steps(names: list[str], patterns: list[Pattern], levels: int) -> list[Step]:
+    """Every product of the scan, with the critical path marked."""
+    scan = LayerScan.of(patterns, levels, budget=None)
+    steps: list[Step] = []
+
+    def add(step: Step, group: list[Step]) -> None:
+        steps.append(step)
+        group.append(step)
+
+    def vector(name: str, phase: str, pattern: Pattern) -> Step:
+        return Step(name, phase, pattern.shape[0] * pattern.shape[1], 2 * pattern.nnz)
+
+    def segment(first: int, last: int) -> str:
+        return names[first] if first == last else f"{names[first]}…{names[last]}"
+
+    nodes, by_level = list(scan.roots), []
+    while any(node.children for node in nodes):
+        by_level.append([node for node in nodes if node.children])
+        nodes = [child for node in by_level[-1] for child in node.children]
+    for level, products in enumerate(reversed(by_level), start=1):
+        group: list[Step] = []
+        for node in products:
+            assert node.plan is not None, node.refusal
+            a, b = node.plan.a.shape, node.plan.b.shape
+            mnk = a[0] * a[1] * b[1]
+            phase = f"up-sweep {level}"
+            add(Step(segment(node.first, node.last), phase, mnk, node.plan.flops), group)
+        max(group, key=lambda s: s.flops).critical = True
+    for node in reversed(scan.roots):
+        assert node.pattern is not None
+        add(vector(segment(node.first, node.last), "roots", node.pattern), [])
+        steps[-1].critical = True
+    for level, products in enumerate(by_level, start=1):
+        group = []
+        for node in products:
+            right = node.children[1]
+            assert right.pattern is not None
+            add(
+                vector(segment(right.first, right.last), f"down-sweep {level}", right.pattern),
+                group,
+            )
+        max(group, key=lambda s: s.flops).critical = True
+    return steps
+
+
+def draw(scan: list[Step], dense: list[Step], sparse: list[Step], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(9, 6))
+    products = [s for s in scan if s.phase.startswith("up")]
+    vectors = [s for s in scan if not s.phase.startswith("up")]
+    series: tuple[tuple[str, list[Step], dict[str, Any]], ...] = (
+        ("BPPSA, matrix times matrix", products, {"marker": "o", "color": "tab:blue"}),
+        ("BPPSA, matrix times vector", vectors, {"marker": "x", "color": "tab:cyan"}),
+        ("BP, dense kernels", dense, {"marker": "^", "color": "tab:green"}),
+        ("BP, surviving weights", sparse,
+         {"marker": "s", "s": 70, "facecolors": "none", "edgecolors": "tab:olive"}),
+    )  # fmt: skip
+    for label, steps, style in series:
+        axis.scatter([s.mnk for s in steps], [s.flops for s in steps], label=label, **style)
+    critical = [s for s in scan if s.critical]
+    axis.scatter(
+        [s.mnk for s in critical], [s.flops for s in critical], s=140, facecolors="none",
+        edgecolors="tab:red", label="critical path of BPPSA",
+    )  # fmt: skip
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel("m · n · k of the dense product")
+    axis.set_ylabel("FLOPs")
+    axis.set_title("Each step of the scan over VGG-11 at 3 % of its weights, one image, L_m = 2")
+    axis.legend()
+    figure.tight_layout()
+    beside = path.with_suffix(".tmp.png")
+    figure.savefig(beside, dpi=110)
+    beside.replace(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--kept", type=float, default=0.03, help="share of the weights that is left"
+    )
+    parser.add_argument("--levels", type=int, default=2)
+    parser.add_argument("--no-record", action="store_true", help="print only")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    layers = vgg11(arguments.kept)[1:]
+    scan = scan_steps([name for name, *_ in layers], [p for _, p, _ in layers], arguments.levels)
+    dense, sparse = (
+        [
+            Step(name, "BP", p.shape[0] * p.shape[1], 2 * (work if kernel == "dense" else p.nnz))
+            for name, p, work in layers
+        ]
+        for kernel in ("dense", "surviving")
+    )
+    for step in scan:
+        mark = "*" if step.critical else " "
+        print(
+            f"{mark} {step.phase:13} {step.name:16} m n k {step.mnk:9.2e}  {step.flops:15,} FLOPs"
+        )
+    totals: dict[str, Any] = {
+        "scan": sum(s.flops for s in scan),
+        "critical_path": sum(s.flops for s in scan if s.critical),
+        "bp_dense": sum(s.flops for s in dense),
+        "bp_surviving": sum(s.flops for s in sparse),
+        "steps_critical_path": sum(s.critical for s in scan),
+        "steps_bp": len(dense),
+    }
+    print(" ".join(f"{name} {value:,}" for name, value in totals.items()))
+    if not arguments.no_record:
+        steps = {"scan": scan, "bp_dense": dense, "bp_surviving": sparse}
+        results = {name: [asdict(step) for step in found] for name, found in steps.items()}
+        settings = {"kept": arguments.kept, "levels": arguments.levels}
+        record.write(record.RECORDS / "figure10.json", {**settings, "totals": totals, **results})
+        draw(scan, dense, sparse, record.RECORDS / "figure10.png")
+        print(f"record: {record.RECORDS / 'figure10'}.json, .png")
+
+
+if __name__ == "__main__":
+    main()
