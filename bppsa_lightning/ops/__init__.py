@@ -7,10 +7,17 @@ from bppsa_lightning.ops.diagonal import diagonal_scan, linear_recurrence
 from bppsa_lightning.ops.log import ScanLog, scan_log
 from bppsa_lightning.ops.recurrent import gru, lstm, recurrent_device_supported, rnn, run_layer
 from bppsa_lightning.ops.scan import reverse_scan
+from bppsa_lightning.ops.sparse import (
+    SparsePattern,
+    run_sparse_layer,
+    sparse_conv2d,
+    sparse_linear,
+)
 
 __all__ = [
     "HAS_CUDA_KERNELS",
     "ScanLog",
+    "SparsePattern",
     "cpu_capability",
     "diagonal_scan",
     "gru",
@@ -20,7 +27,10 @@ __all__ = [
     "reverse_scan",
     "rnn",
     "run_layer",
+    "run_sparse_layer",
     "scan_log",
+    "sparse_conv2d",
+    "sparse_linear",
 ]
 
 
