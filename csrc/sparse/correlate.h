@@ -5,7 +5,7 @@
 //
 // A thread owns a share of the channels. For each tile it loads a channel's gradient once, into
 // registers, and walks through the channel's entries: one load and one multiply-add a vector, then
-// one addition to the entry's own vector of partial sums. Lanes are summed at the end.
+// the lanes' sum, which costs less than to carry a vector of partial sums an entry through memory.
 #pragma once
 
 #include "pattern.h"
@@ -32,26 +32,14 @@ BPPSA_INLINE Vec<T, W> without_first_lanes(Vec<T, W> v, int n) {
   return v;
 }
 
-// Vectors of partial sums, of a share of the channels.
-template <typename T, int W>
-struct PartialSums {
-  T* values;  // W an entry, from the share's first on
-  T* bias;    // W a channel
-  int64_t first_entry, first_channel;
-
-  T* of_entry(int64_t e) const { return values + (e - first_entry) * W; }
-  T* of_channel(int64_t c) const { return bias + (c - first_channel) * W; }
-};
-
 template <typename T, int W, int Groups, int Vectors>
-void correlate_tile(const Correlate<T>& job, const Tile& tile, int64_t begin, int64_t end,
-                    const PartialSums<T, W>& sums) {
+void correlate_tile(const Correlate<T>& job, const Tile& tile, int64_t begin, int64_t end) {
   using V = Vec<T, W>;
   constexpr int N = Groups * Vectors, kParts = N < 4 ? N : 4;
-  const auto add = [](T* sum, const V(&part)[kParts]) {
-    V total = part[0];
-    for (int i = 1; i < kParts; ++i) total += part[i];
-    store<T, W>(sum, load<T, W>(sum) + total);
+  const auto total = [](const V(&part)[kParts]) {
+    V all = part[0];
+    for (int i = 1; i < kParts; ++i) all += part[i];
+    return sum<T, W>(all);
   };
   const T* source = job.source + tile.there;
   for (int64_t c = begin; c < end; ++c) {
@@ -64,9 +52,11 @@ void correlate_tile(const Correlate<T>& job, const Tile& tile, int64_t begin, in
     if constexpr (Vectors == 1)
       if (tile.skip)
         for (int i = 0; i < N; ++i) g[i] = without_first_lanes<T, W>(g[i], tile.skip);
-    V part[kParts] = {};
-    for (int i = 0; i < N; ++i) part[i % kParts] += g[i];
-    add(sums.of_channel(c), part);
+    if (job.grad_bias) {
+      V part[kParts] = {};
+      for (int i = 0; i < N; ++i) part[i % kParts] += g[i];
+      job.grad_bias[c] += total(part);
+    }
     if (!job.grad_values) continue;
     for (int64_t e = job.pattern.rows[c]; e < job.pattern.rows[c + 1]; ++e) {
       const Entry entry = job.pattern.entries[e];
@@ -76,7 +66,7 @@ void correlate_tile(const Correlate<T>& job, const Tile& tile, int64_t begin, in
         const int64_t offset = i / Vectors * job.grid.there_column + i % Vectors * W;
         product[i % kParts] += g[i] * load<T, W>(p + offset);
       }
-      add(sums.of_entry(e), product);
+      job.grad_values[e] += total(product);
     }
   }
 }
@@ -89,21 +79,16 @@ void correlate_as(const Correlate<T>& job, const Parallel& parallel) {
   for_each_index(parallel, shares, [&](int64_t share) {
     const int64_t begin = pattern.channel_at(pattern.work() * share / shares);
     const int64_t end = pattern.channel_at(pattern.work() * (share + 1) / shares);
-    const int64_t first = pattern.rows[begin];
-    const int64_t entries = job.grad_values ? pattern.rows[end] - first : 0;
-    Buffer<T> memory((entries + end - begin) * W);
-    std::memset(memory.data, 0, (entries + end - begin) * W * sizeof(T));
-    const PartialSums<T, W> sums{memory.data, memory.data + entries * W, first, begin};
+    const auto clear = [](T* from, int64_t first, int64_t last) {
+      if (from) std::memset(from + first, 0, (last - first) * sizeof(T));
+    };
+    clear(job.grad_values, pattern.rows[begin], pattern.rows[end]);
+    clear(job.grad_bias, begin, end);
     for (int64_t t = 0; t < tiles.size(); ++t)
       with_tile(tiles[t], [&](auto groups, auto vectors) {
         correlate_tile<T, W, decltype(groups)::value, decltype(vectors)::value>(job, tiles[t],
-                                                                                begin, end, sums);
+                                                                                begin, end);
       });
-    for (int64_t e = first; e < first + entries; ++e)
-      job.grad_values[e] = sum<T, W>(load<T, W>(sums.of_entry(e)));
-    if (job.grad_bias)
-      for (int64_t c = begin; c < end; ++c)
-        job.grad_bias[c] = sum<T, W>(load<T, W>(sums.of_channel(c)));
   });
 }
 

@@ -85,15 +85,16 @@ class Tiles {
   }
 
   static int64_t groups_at(const Grid& grid, int64_t column, int64_t vectors) {
-    const int64_t full = kTileVectors / vectors;
-    return column + full <= grid.columns ? full : 1;
+    int64_t groups = kTileVectors / vectors;
+    while (column + groups > grid.columns) groups /= 2;
+    return groups;
   }
 
   static int64_t count(const Grid& grid, int64_t width) {
     int64_t n = 0;
     for_each_span(grid, width, [&](int64_t, int64_t vectors, int64_t) {
-      const int64_t full = kTileVectors / vectors;
-      n += grid.columns / full + grid.columns % full;
+      for (int64_t column = 0; column < grid.columns; ++n)
+        column += groups_at(grid, column, vectors);
     });
     return n * grid.rows;
   }
@@ -102,15 +103,18 @@ class Tiles {
   int64_t size_ = 0, total_ = 0;
 };
 
-// Calls body(groups, vectors) with the tile's own as compile-time constants.
-template <int Vectors = kTileVectors, class Body>
+// Calls body(groups, vectors) with the tile's own as compile-time constants: powers of two, their
+// product at most kTileVectors.
+template <int Groups = kTileVectors, int Vectors = 1, class Body>
 BPPSA_INLINE void with_tile(const Tile& tile, const Body& body) {
-  if (tile.vectors == Vectors) {
+  if (tile.vectors != Vectors) {
     if constexpr (Vectors < kTileVectors)
-      if (tile.groups > 1) return body(Width<kTileVectors / Vectors>{}, Width<Vectors>{});
-    return body(Width<1>{}, Width<Vectors>{});
+      return with_tile<kTileVectors / (2 * Vectors), 2 * Vectors>(tile, body);
+  } else if (tile.groups == Groups) {
+    return body(Width<Groups>{}, Width<Vectors>{});
+  } else if constexpr (Groups > 1) {
+    return with_tile<Groups / 2, Vectors>(tile, body);
   }
-  if constexpr (Vectors > 1) return with_tile<Vectors / 2>(tile, body);
 }
 
 }  // namespace bppsa::BPPSA_ISA
