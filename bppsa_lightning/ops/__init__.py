@@ -12,6 +12,7 @@ from bppsa_lightning.ops.sparse import (
     run_sparse_layer,
     sparse_conv2d,
     sparse_linear,
+    surviving,
 )
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "scan_log",
     "sparse_conv2d",
     "sparse_linear",
+    "surviving",
 ]
 
 
