@@ -55,6 +55,7 @@ class SparseLayer(StandIn):
             self._pattern = _pattern_of(self.module, mask)
             self._mask, self._mask_version = mask, mask._version
             self.size = self.plan = None
+            self._take_hook()  # to prune again is to have another one
         return self._pattern
 
     def dense_weight(self) -> Tensor:
@@ -84,9 +85,7 @@ class SparseLayer(StandIn):
     def attach(self) -> None:
         """Takes the place of the module's forward, and the mask's product out of its way."""
         super().attach()
-        hook = pruning_hook(self.module)
-        if hook is not None:
-            hook.__dict__["apply_mask"] = self._masked
+        self._take_hook()
 
     def detach(self) -> None:
         """The module and its pruning hook as they were."""
@@ -96,6 +95,11 @@ class SparseLayer(StandIn):
             hook.__dict__.pop("apply_mask", None)
             if isinstance(self.module.__dict__.get("weight"), MaskedWeight):
                 self.module.weight = self.dense_weight()
+
+    def _take_hook(self) -> None:
+        hook = pruning_hook(self.module)
+        if hook is not None and self.module.__dict__.get("forward") is self:
+            hook.__dict__["apply_mask"] = self._masked
 
     def _masked(self, module: nn.Module) -> Tensor:
         """What the pruning hook writes to ``module.weight``."""
