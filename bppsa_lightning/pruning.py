@@ -39,6 +39,8 @@ class SparseJacobianPruning(ModelPruning):
         amount: of the weights that are still there, or a function of the epoch.
         parameters_to_prune: (module, "weight" or "bias") pairs; all that the model has by default.
         parameter_names: which of "weight" and "bias"; both by default.
+        module_names: of which classes, by name: ``[Conv2d, Linear]`` leaves the scales of norms
+            alone; all by default.
         use_global_unstructured: the smallest of all layers, or of each.
         apply_pruning: whether to prune at the end of an epoch, or a function of the epoch.
         at_epochs: the epochs at whose end to prune, in place of `apply_pruning`; for YAML.
@@ -67,6 +69,7 @@ class SparseJacobianPruning(ModelPruning):
         amount: int | float | Callable[[int], int | float] = 0.5,
         parameters_to_prune: Sequence[tuple[nn.Module, str]] = (),
         parameter_names: list[str] | None = None,
+        module_names: list[str] | None = None,
         use_global_unstructured: bool = True,
         apply_pruning: bool | Callable[[int], bool] = True,
         at_epochs: list[int] | None = None,
@@ -99,6 +102,7 @@ class SparseJacobianPruning(ModelPruning):
             prune_on_train_epoch_end=prune_on_train_epoch_end,
         )
         self.compact = compact
+        self.module_names = module_names
         self.explanation = ""
         self._trainer: pl.Trainer | None = None
         self._model: pl.LightningModule | None = None
@@ -108,6 +112,22 @@ class SparseJacobianPruning(ModelPruning):
         self._resumes = False
         self._plan_to_log = False
         self._load_hook: Any = None
+
+    @override
+    def filter_parameters_to_prune(
+        self, parameters_to_prune: Sequence[tuple[nn.Module, str]] = ()
+    ) -> Sequence[tuple[nn.Module, str]]:
+        """Those of the classes that `module_names` names."""
+        if self.module_names is None:
+            return parameters_to_prune
+        found = [p for p in parameters_to_prune if type(p[0]).__name__ in self.module_names]
+        if not found:
+            kinds = sorted({type(module).__name__ for module, _ in parameters_to_prune})
+            raise ValueError(
+                f"module_names: found {self.module_names!r}, wanted some of the model's: "
+                f"{', '.join(kinds)}"
+            )
+        return found
 
     # --- masks change ----------------------------------------------------------------------------
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset
 
 from bppsa_lightning.datasets.checks import check_bool, check_folder, check_int
 from bppsa_lightning.datasets.images import ImageDataModule, Images, split
@@ -55,7 +56,7 @@ class CIFAR10DataModule(ImageDataModule):
         if self.download:
             _torchvision().CIFAR10(self.data_dir, download=True)
 
-    def _load(self) -> dict[str, Dataset[Images]]:
+    def _load(self) -> dict[str, Dataset[Any]]:
         sets = _torchvision()
         try:
             whole, test = (sets.CIFAR10(self.data_dir, train=train) for train in (True, False))
@@ -66,9 +67,8 @@ class CIFAR10DataModule(ImageDataModule):
             ) from error
         (x, y), (x_test, y_test) = (_tensors(part) for part in (whole, test))
         assert self.seed is not None
-        splits = split(x, y, {"train": 45_000, "val": 5_000}, self.seed)
-        splits["test"] = TensorDataset(x_test, y_test)
-        return splits
+        splits = split(x, y, {"train": len(x) * 9 // 10, "val": len(x) // 10}, self.seed)
+        return {**splits, **split(x_test, y_test, {"test": len(x_test)}, self.seed)}
 
 
 def _tensors(part: object) -> Images:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import Dataset
 
 from bppsa_lightning.datasets.checks import check_int
-from bppsa_lightning.datasets.images import ImageDataModule, Images, split
+from bppsa_lightning.datasets.images import ImageDataModule, split
 
 
 class DigitsDataModule(ImageDataModule):
@@ -36,7 +38,7 @@ class DigitsDataModule(ImageDataModule):
         super().__init__(batch_size, num_workers, seed)
         self.save_hyperparameters()
 
-    def _load(self) -> dict[str, Dataset[Images]]:
+    def _load(self) -> dict[str, Dataset[Any]]:
         x, y = _digits()
         sizes = {"val": 180, "test": 180}
         assert self.seed is not None

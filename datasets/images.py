@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
@@ -22,14 +24,14 @@ class ImageDataModule(pl.LightningDataModule):
     def __init__(self, batch_size: int, num_workers: int, seed: int | None) -> None:
         super().__init__()
         self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
-        self._splits: dict[str, Dataset[Images]] = {}
+        self._splits: dict[str, Dataset[Any]] = {}
 
     def setup(self, stage: str | None = None) -> None:
         """Loads all splits, once."""
         if not self._splits:
             self._splits = self._load()
 
-    def _load(self) -> dict[str, Dataset[Images]]:
+    def _load(self) -> dict[str, Dataset[Any]]:
         raise NotImplementedError
 
     def train_dataloader(self) -> DataLoader[Images]:
@@ -64,7 +66,7 @@ class ImageDataModule(pl.LightningDataModule):
         )
 
 
-def split(x: Tensor, y: Tensor, sizes: dict[str, int], seed: int) -> dict[str, Dataset[Images]]:
+def split(x: Tensor, y: Tensor, sizes: dict[str, int], seed: int) -> dict[str, Dataset[Any]]:
     """Disjoint random splits of these sizes."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     parts = order[: sum(sizes.values())].split(list(sizes.values()))

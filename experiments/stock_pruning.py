@@ -10,6 +10,7 @@ class StockPruning(ModelPruning):
 
     Args:
         at_epochs: these epochs.
+        module_names: of which classes.
         settings: of ModelPruning.
     """
 
@@ -19,6 +20,7 @@ class StockPruning(ModelPruning):
         amount: float,
         at_epochs: list[int],
         parameter_names: list[str] | None = None,
+        module_names: list[str] | None = None,
         use_global_unstructured: bool = True,
         **settings: Any,
     ) -> None:
@@ -31,3 +33,9 @@ class StockPruning(ModelPruning):
             use_lottery_ticket_hypothesis=False,
             **settings,
         )
+        self.module_names = module_names
+
+    def filter_parameters_to_prune(self, parameters_to_prune: Any = ()) -> Any:
+        """As SparseJacobianPruning's."""
+        names = self.module_names
+        return [p for p in parameters_to_prune if names is None or type(p[0]).__name__ in names]

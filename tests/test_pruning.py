@@ -295,6 +295,17 @@ trainer:
     assert cli.model.sparse[-1] == 3 and density(cli.model) == pytest.approx(0.5, abs=0.02)
 
 
+def test_only_named_classes_are_pruned():
+    how = {"amount": 0.6, "parameter_names": ["weight"], "at_epochs": [0]}
+    model = fit(bl.SparseJacobianPruning(module_names=["Linear"], **how))
+    assert (model.net[0].weight != 0).all()
+    assert (model.net[7].weight == 0).double().mean() == pytest.approx(0.6, abs=0.01)
+    with pytest.raises(
+        ValueError, match=r"module_names: found \['Conv9d'\], wanted .*: Conv2d, Linear"
+    ):
+        fit(bl.SparseJacobianPruning(module_names=["Conv9d"], **how))
+
+
 def test_what_it_refuses():
     with pytest.raises(TypeError, match="at_epochs: found .*1.5.*, wanted integers"):
         bl.SparseJacobianPruning(at_epochs=[1.5])
