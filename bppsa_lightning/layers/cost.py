@@ -8,8 +8,7 @@ Both are estimated for a forward and a backward, a position being a pixel of one
              + numbers in and out · memory + weights · memory (the mask's product and more) + calls
 
 The constants fit two cores in float32, most to a quarter and all to a factor of two, what is
-uncertain in favour of dense: experiments/records/planner_sparse_cpu.json has estimates beside
-measurements.
+uncertain in favour of dense; experiments/benchmark_sparse.py records both.
 """
 
 from __future__ import annotations
