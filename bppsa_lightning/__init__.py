@@ -9,6 +9,7 @@ from bppsa_lightning import jacobians, ops, reference
 from bppsa_lightning.attach import attach, detach, explain
 from bppsa_lightning.chains import Chain
 from bppsa_lightning.planner import Plan
+from bppsa_lightning.pruning import SparseJacobianPruning
 from bppsa_lightning.strategy import BPPSAStrategy
 from bppsa_lightning.timer import StepTimer
 
@@ -18,6 +19,7 @@ __all__ = [
     "BPPSAStrategy",
     "Chain",
     "Plan",
+    "SparseJacobianPruning",
     "StepTimer",
     "attach",
     "detach",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from bppsa_lightning import planner
+from bppsa_lightning import layers, planner
 from bppsa_lightning.chains import Chain, LeftAlone, RecurrentChain, feedforward, refusal
 from bppsa_lightning.chains.feedforward import FeedforwardChain
 
@@ -16,6 +16,10 @@ _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> list[Chain]:
     """Puts every chain of a module into scan mode: exact gradients, by a scan over Jacobians.
+
+    Pruned layers (`nn.Conv2d` and `nn.Linear` with a mask of `torch.nn.utils.prune`) then compute
+    forward and gradients of their surviving weights only, where that is faster; `explain` lists
+    them.
 
     Works on any `nn.Module`, with or without Lightning. Parameter names, the state_dict, hooks,
     device placement and (beyond rounding) the results of forward stay as they are. Attaching
@@ -62,7 +66,14 @@ def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> li
             continue
         chain.attach()
         found.append(chain)
+    layers.attach_layers(module, _inside_of_stacks(found))
     return found
+
+
+def _inside_of_stacks(chains: list[Chain]) -> set[nn.Module]:
+    """The modules whose forwards chains over depth take over."""
+    stacks = [chain.module for chain in chains if isinstance(chain, FeedforwardChain)]
+    return {child for stack in stacks for child in stack.modules()}
 
 
 def check_algorithm(algorithm: str | Mapping[str, str]) -> None:
@@ -102,7 +113,7 @@ def _algorithms(
 
 
 def detach(module: nn.Module) -> None:
-    """Takes every chain of a module out of scan mode: the module is as it was before `attach`.
+    """Takes a module's chains out of scan mode, its pruned layers too: as it was before `attach`.
 
     Raises:
         TypeError: `module` is no nn.Module.
@@ -110,6 +121,7 @@ def detach(module: nn.Module) -> None:
     _check_module(module)
     for chain in attached(module):
         chain.detach()
+    layers.detach_layers(module)
 
 
 def attached(module: nn.Module) -> list[Chain]:
@@ -121,7 +133,10 @@ def left_alone(module: nn.Module) -> list[LeftAlone]:
     """The modules that look like chains but keep PyTorch's path, each with its reason."""
     found = []
     inside: set[nn.Module] = set()
+    scanned = _inside_of_stacks(attached(module))
     for name, child in module.named_modules():
+        if child in scanned:
+            continue
         if isinstance(child, _RECURRENT) and _chain_of(child) is None:
             reason = refusal.of_module(child) or "not attached"
             found.append(LeftAlone(name, child, reason))
@@ -129,6 +144,8 @@ def left_alone(module: nn.Module) -> list[LeftAlone]:
             if _chain_of(child) is None:
                 found.append(LeftAlone(name, child, _why_stack_is_left(child)))
             inside |= set(child.modules())
+        elif "weight_mask" in child._buffers and layers.stand_in_of(child) is None:
+            found.append(LeftAlone(name, child, layers.of_module(child) or "not attached"))
     return found
 
 
@@ -170,6 +187,7 @@ def explain(module: nn.Module) -> str:
                 f"calls left to PyTorch; last: {chain.reason or 'scanned again since'}"
             )
         lines += [f"{name or '(itself)'}: {line.strip()}" for line in chain.details()]
+    lines += _sparse(layers.sparse_layers(module))
     alone = left_alone(module)
     if alone:
         lines.append("left to PyTorch:")
@@ -178,6 +196,7 @@ def explain(module: nn.Module) -> str:
         type(child).__name__
         for child in module.modules()
         if not isinstance(child, _RECURRENT)
+        and "weight_mask" not in child._buffers
         and next(child.parameters(recurse=False), None) is not None
     )
     if others:
@@ -204,6 +223,24 @@ def _row(name: str, chain: Chain) -> tuple[str, ...]:
     )
     estimate = _duration(plan.seconds) if plan.seconds else "-"
     return (*first, T, B, H, plan.algorithm, chunk, estimate, plan.reason)
+
+
+def _sparse(pruned: Mapping[str, layers.SparseLayer]) -> list[str]:
+    """A table of the pruned layers, as text lines; empty if there is none."""
+    if not pruned:
+        return []
+    rows = []
+    for name, layer in pruned.items():
+        pattern, plan = layer.pattern, layer.plan
+        kept = (f"{pattern.nnz}", f"{pattern.density:.4f}")
+        left = layer.handed_over and (layer.reason is not None or not layer.calls)
+        path = "?" if not layer.calls + layer.handed_over else "dense" if left else "sparse"
+        estimate = "?" if plan is None else _duration(plan.seconds)
+        reason = layer.reason if left else plan and plan.reason
+        why = reason or "planned at the first call"
+        rows.append((name or "(itself)", layer.kind, *kept, path, estimate, why))
+    header = ("pruned layer", "kind", "weights", "density", "path", "estimate", "why")
+    return _table([header, *rows])
 
 
 def _duration(seconds: float) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.func import jacrev
-from torch.nn.functional import linear
+from torch.nn.functional import conv2d, linear, pad
 
 
 def reverse_scan(jac_t: Tensor, grad: Tensor) -> Tensor:
@@ -165,3 +165,32 @@ def transposed_jacobian(function: Callable[[Tensor], Tensor], x: Tensor) -> Tens
     """(∂ function(x) / ∂x)ᵀ in full: a row for each number of x, a column for each of its image."""
     outputs = function(x).numel()
     return jacrev(function)(x).reshape(outputs, x.numel()).T
+
+
+def sparse_conv2d(
+    x: Tensor,
+    values: Tensor,
+    rows: Tensor,
+    entries: Tensor,
+    rows_t: Tensor,
+    entries_t: Tensor,
+    order_t: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+) -> Tensor:
+    """The convolution of x (B, C, H, W) with the surviving weights `values`, by the dense one.
+
+    The pattern's parts are those of `bppsa_lightning.ops.SparsePattern`; the transposed ones, which
+    say the same in another order, are not read.
+    """
+    O, C, taps = len(rows) - 1, x.shape[1] // groups, kernel[0] * kernel[1]
+    out = torch.repeat_interleave(torch.arange(O), rows.diff())
+    channel, tap = entries.long().unbind(1)
+    index = (out * C + channel % C) * taps + tap if C else out
+    flat = values.new_zeros(O * C * taps).index_put((index,), values)
+    top, bottom, left, right = padding
+    padded = pad(x, (left, right, top, bottom))
+    return conv2d(padded, flat.view(O, C, *kernel), None, stride, 0, dilation, groups)

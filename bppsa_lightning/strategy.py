@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from bppsa_lightning import ops, planner
+from bppsa_lightning import layers, ops, planner
 from bppsa_lightning.attach import attach, attached, check_algorithm, explain, left_alone
 from bppsa_lightning.chains import Chain, LeftAlone
 
@@ -64,7 +64,7 @@ class BPPSAStrategy(SingleDeviceStrategy):
         self._devices: list[torch.device] = []
         self.algorithm = algorithm
         self.chains: list[Chain] = []
-        self._own: list[Chain] = []
+        self._own: list[Chain | layers.StandIn] = []
         self.scans: list[tuple[str, tuple[int, int, int], planner.Plan]] = []
         self.explanation = ""
 
@@ -106,12 +106,17 @@ class BPPSAStrategy(SingleDeviceStrategy):
     def _attach(self) -> None:
         model = self.lightning_module
         assert model is not None
+        users_layers = {id(child) for child in model.modules() if layers.stand_in_of(child)}
         already = [(chain, chain.algorithm) for chain in attached(model)]
         self.chains = attach(model, self.algorithm)
         for chain, algorithm in already:  # the user's own choice stands
             chain.algorithm = algorithm
         users = {id(chain) for chain, _ in already}
         self._own = [chain for chain in self.chains if id(chain) not in users]
+        for child in model.modules():
+            stand_in = layers.stand_in_of(child)
+            if stand_in is not None and id(child) not in users_layers:
+                self._own.append(stand_in)
         rank_zero_info(_summary(self.chains, left_alone(model)))
 
     @override
@@ -136,7 +141,7 @@ class BPPSAStrategy(SingleDeviceStrategy):
 
     @override
     def teardown(self) -> None:
-        if self.chains and self.lightning_module is not None:
+        if self.lightning_module is not None and (self._own or self.chains):
             self.explanation = explain(self.lightning_module)
         for chain in self._own:
             chain.detach()

@@ -1,5 +1,7 @@
 """Lightning datamodules of the experiments."""
 
 from .bitstream import BitstreamDataModule
+from .cifar10 import CIFAR10DataModule
+from .digits import DigitsDataModule
 
-__all__ = ["BitstreamDataModule"]
+__all__ = ["BitstreamDataModule", "CIFAR10DataModule", "DigitsDataModule"]

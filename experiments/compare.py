@@ -55,12 +55,17 @@ def main() -> None:
     print(f"\ncurves: {folder / 'curve.png'}   summary: {folder / 'summary.json'}")
 
 
-def train(script: Path, folder: Path, strategy: str, arguments: list[str]) -> None:
-    """One run, with the experiment's YAML moved to `folder`; earlier results there are removed."""
+def train(
+    script: Path, folder: Path, strategy: str, arguments: list[str], defaults: Path | None = None
+) -> None:
+    """One run, with the experiment's YAML moved to `folder`; earlier results there are removed.
+
+    `defaults` is that YAML, if it is not the one beside the script.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     config = folder / "defaults.yaml"
-    text = script.with_suffix(".yaml").read_text()
+    text = (defaults or script.with_suffix(".yaml")).read_text()
     config.write_text(text.replace(f"runs/{script.stem}", folder.as_posix()))
     command = [sys.executable, str(script), "fit", "--config", str(config)]
     command += ["--trainer.strategy", strategy, *arguments]

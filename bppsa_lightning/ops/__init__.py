@@ -9,11 +9,19 @@ from bppsa_lightning.ops.layers import LayerScan, Step, apply_csr, csr_step
 from bppsa_lightning.ops.log import ScanLog, scan_log
 from bppsa_lightning.ops.recurrent import gru, lstm, recurrent_kernels_missing, rnn, run_layer
 from bppsa_lightning.ops.scan import reverse_scan
+from bppsa_lightning.ops.sparse import (
+    SparsePattern,
+    run_sparse_layer,
+    sparse_conv2d,
+    sparse_linear,
+    surviving,
+)
 
 __all__ = [
     "HAS_CUDA_KERNELS",
     "LayerScan",
     "ScanLog",
+    "SparsePattern",
     "Step",
     "apply_csr",
     "cpu_capability",
@@ -26,7 +34,11 @@ __all__ = [
     "reverse_scan",
     "rnn",
     "run_layer",
+    "run_sparse_layer",
     "scan_log",
+    "sparse_conv2d",
+    "sparse_linear",
+    "surviving",
 ]
 
 

@@ -16,6 +16,10 @@ void recurrent_backward(const RecurrentBackwardArgs& args, const Plan& plan,
 // In jacobian_kernels.cpp.
 extern const JacobianKernels jacobian_kernels;
 
+// In sparse_kernels.cpp.
+void sparse_forward(const SparseForwardArgs& args, const Parallel& parallel);
+void sparse_backward(const SparseBackwardArgs& args, const Parallel& parallel);
+
 namespace {
 
 template <typename S>
@@ -67,7 +71,7 @@ void diagonal_scan(const DiagonalScanArgs& args, const Plan& plan, const Paralle
 #define BPPSA_STRING_(x) #x
 #define BPPSA_STRING(x) BPPSA_STRING_(x)
 extern const Kernels table;
-const Kernels table = {BPPSA_STRING(BPPSA_ISA), dense_scan,         diagonal_scan,
-                       recurrent_forward,       recurrent_backward, &jacobian_kernels};
+const Kernels table = {BPPSA_STRING(BPPSA_ISA), dense_scan,     diagonal_scan,   recurrent_forward,
+                       recurrent_backward,      sparse_forward, sparse_backward, &jacobian_kernels};
 
 }  // namespace bppsa::BPPSA_ISA

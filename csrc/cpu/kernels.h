@@ -86,12 +86,49 @@ struct RecurrentBackwardArgs : RecurrentArgs {
   void *grad_w_ih, *grad_w_hh, *grad_b_ih, *grad_b_hh, *grad_w_hr;
 };
 
+// A convolution with few weights, on `samples` images; a linear layer is one over images of one
+// pixel. An entry of the pattern is a surviving weight: the channel it reads and its tap, the
+// number ky * kernel[1] + kx of its place in the kernel. rows[c] is the first entry of output
+// channel c.
+struct SparseLayerArgs {
+  Storage storage;  // f32 or f64
+  int64_t samples, in_channels, out_channels;
+  int64_t in_size[2], out_size[2];                        // rows, columns
+  int64_t kernel[2], stride[2], padding[2], dilation[2];  // padding before the first
+  const void* x;
+  int64_t x_stride[4];  // sample, channel, row, column
+  const void* values;   // one an entry
+  const int32_t* rows;  // out_channels + 1
+  const int32_t* entries;
+};
+
+struct SparseForwardArgs : SparseLayerArgs {
+  const void* bias;  // (out_channels), or null
+  void* output;      // (out_channels, rows, columns, samples), contiguous
+};
+
+// Results are null where they are not wanted. The transposed pattern is that of the input gradient:
+// its entries name the output channel that a weight reads, ordered by the phase of the input's
+// pixels (row modulo stride[0], column modulo stride[1]) that it reaches, then by input channel;
+// order says which value each of them has.
+struct SparseBackwardArgs : SparseLayerArgs {
+  const void* grad;
+  int64_t grad_stride[4];
+  const int32_t* rows_t;  // phases * in_channels + 1
+  const int32_t* entries_t;
+  const int32_t* order_t;
+  void* grad_x;  // (in_channels, rows, columns, samples), contiguous
+  void *grad_values, *grad_bias;
+};
+
 struct Kernels {
   const char* name;
   void (*dense_scan)(const DenseScanArgs&, const Plan&, const Parallel&);
   void (*diagonal_scan)(const DiagonalScanArgs&, const Plan&, const Parallel&);
   void (*recurrent_forward)(const RecurrentForwardArgs&, const Parallel&);
   void (*recurrent_backward)(const RecurrentBackwardArgs&, const Plan&, const Parallel&);
+  void (*sparse_forward)(const SparseForwardArgs&, const Parallel&);
+  void (*sparse_backward)(const SparseBackwardArgs&, const Parallel&);
   const JacobianKernels* jacobians;
 };
 

@@ -1,0 +1,17 @@
+"""Pruned layers in training: surviving weights only; and their neighbours, in the same layout."""
+
+from bppsa_lightning.layers.find import attach_layers, detach_layers, sparse_layers
+from bppsa_lightning.layers.layout import LayoutLayer
+from bppsa_lightning.layers.sparse import SparseLayer, of_module
+from bppsa_lightning.layers.standin import StandIn, stand_in_of
+
+__all__ = [
+    "LayoutLayer",
+    "SparseLayer",
+    "StandIn",
+    "attach_layers",
+    "detach_layers",
+    "of_module",
+    "sparse_layers",
+    "stand_in_of",
+]

@@ -1,0 +1,187 @@
+"""A pruned nn.Conv2d or nn.Linear in training: forward and gradients of surviving weights only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.utils.prune import BasePruningMethod
+
+from bppsa_lightning import ops
+from bppsa_lightning.layers import cost
+from bppsa_lightning.layers.masked import MaskedWeight
+from bppsa_lightning.layers.standin import StandIn
+
+_DTYPES = (torch.float32, torch.float64)
+_KINDS = (nn.Conv2d, nn.Linear)
+
+
+class SparseLayer(StandIn):
+    """The forward of a pruned layer: same results, at the cost of the weights that survive.
+
+    The gradient reaches ``weight_orig`` as always, exactly 0 where the mask is. The pattern is made
+    when the mask is first seen, and again whenever it changes. Where PyTorch's dense layer is
+    estimated to be faster, or a call brings what the kernels do not take, the dense layer runs.
+
+    Attributes:
+        size: (B, H, W) of the last call, None before it; H and W of the input image, 1 for a linear
+            layer.
+        plan: of that size: estimated seconds of both, and the choice.
+    """
+
+    module: Any
+
+    def __init__(self, name: str, module: nn.Module) -> None:
+        super().__init__(name, module)
+        self.size: tuple[int, int, int] | None = None
+        self.plan: cost.Plan | None = None
+        self._pattern: ops.SparsePattern | None = None
+        self._mask: Tensor | None = None
+        self._mask_version = -1
+
+    @property
+    def kind(self) -> str:
+        """Of the module: "Conv2d" or "Linear"."""
+        return "Linear" if isinstance(self.module, nn.Linear) else "Conv2d"
+
+    @property
+    def pattern(self) -> ops.SparsePattern:
+        """Of the mask as it is now."""
+        mask: Tensor = self.module.weight_mask
+        seen = mask is self._mask and mask._version == self._mask_version
+        if self._pattern is None or not seen:
+            self._pattern = _pattern_of(self.module, mask)
+            self._mask, self._mask_version = mask, mask._version
+            self.size = self.plan = None
+            self._take_hook()  # to prune again is to have another one
+        return self._pattern
+
+    def dense_weight(self) -> Tensor:
+        """``weight_orig`` times the mask, with its graph."""
+        orig, mask = self.module.weight_orig, self.module.weight_mask
+        if orig.shape != mask.shape:  # only the surviving ones, see compact.py
+            return self.pattern.dense(orig).view(mask.shape)
+        return mask.to(orig.dtype) * orig
+
+    def __call__(self, input: Tensor) -> Tensor:
+        module = self.module
+        reason = of_module(module) or self._why_not(input)
+        self.count(reason)
+        if reason is not None:
+            if "weight_orig" in module._parameters:
+                module.weight = self.dense_weight()
+            return type(module).forward(module, input)
+        weight, pattern = module._parameters["weight_orig"], self.pattern
+        if self.kind == "Conv2d":
+            image = input if input.dim() == 4 else input.unsqueeze(0)
+            output = ops.run_sparse_layer(image, weight, pattern, module.bias)
+            return output if input.dim() == 4 else output.squeeze(0)
+        image = input.reshape(-1, input.shape[-1], 1, 1)
+        output = ops.run_sparse_layer(image, weight, pattern, module.bias)
+        return output.view(*input.shape[:-1], output.shape[1])
+
+    def attach(self) -> None:
+        """Takes the place of the module's forward, and the mask's product out of its way."""
+        super().attach()
+        self._take_hook()
+
+    def detach(self) -> None:
+        """The module and its pruning hook as they were."""
+        super().detach()
+        hook = pruning_hook(self.module)
+        if hook is not None:
+            hook.__dict__.pop("apply_mask", None)
+            if isinstance(self.module.__dict__.get("weight"), MaskedWeight):
+                self.module.weight = self.dense_weight()
+
+    def _take_hook(self) -> None:
+        hook = pruning_hook(self.module)
+        if hook is not None and self.module.__dict__.get("forward") is self:
+            hook.__dict__["apply_mask"] = self._masked
+
+    def _masked(self, module: nn.Module) -> Tensor:
+        """What the pruning hook writes to ``module.weight``."""
+        if torch.compiler.is_compiling():
+            return self.dense_weight()
+        return MaskedWeight.of(self.dense_weight)
+
+    def _why_not(self, input: Any) -> str | None:
+        """Why this call is PyTorch's; None if it is not."""
+        module = self.module
+        if not isinstance(input, Tensor) or input.layout != torch.strided:
+            return f"input is a {type(input).__name__}, no dense tensor"
+        tensors = [t for t in (input, module.weight_orig, module.bias) if t is not None]
+        if any(t.device.type != "cpu" for t in tensors):
+            return f"input is on {input.device}: the sparse layers have kernels for the CPU only"
+        if torch.is_autocast_enabled("cpu"):
+            return "under autocast PyTorch multiplies in 16 bits"
+        if input.dtype not in _DTYPES or any(t.dtype != input.dtype for t in tensors):
+            return f"dtypes {', '.join(str(t.dtype).removeprefix('torch.') for t in tensors)}"
+        pattern = self.pattern
+        size = _size(self.kind, input, pattern)
+        if size is None:
+            return f"shapes that nn.{self.kind} refuses"
+        if torch.compiler.is_compiling():  # sizes may be symbols there, and have no cost
+            return None
+        if torch._C._are_functorch_transforms_active():
+            return "inside a torch.func transform"
+        if forward_ad._current_level >= 0:
+            return "inside forward-mode differentiation"
+        if size != self.size:
+            self.size, self.plan = size, cost.choose(pattern, *size)
+        assert self.plan is not None
+        return None if self.plan.sparse else self.plan.reason
+
+
+def of_module(module: nn.Module) -> str | None:
+    """Why a module cannot be a sparse layer; None if it can."""
+    kind = next((k for k in _KINDS if isinstance(module, k)), None)
+    if kind is None:
+        return f"{type(module).__name__} has no sparse kernel"
+    if "weight_mask" not in module._buffers or "weight_orig" not in module._parameters:
+        return "not pruned"
+    if pruning_hook(module) is None:
+        return "its mask is not one of torch.nn.utils.prune"
+    forward = module.__dict__.get("forward")
+    if type(module).forward is not kind.forward or not (
+        forward is None or isinstance(forward, SparseLayer)
+    ):
+        return "its forward has been replaced"
+    if isinstance(module, nn.Conv2d):
+        if module.padding_mode != "zeros":
+            return f"padding_mode {module.padding_mode!r}"
+        if type(module)._conv_forward is not nn.Conv2d._conv_forward:
+            return "its _conv_forward has been replaced"
+    return None
+
+
+def pruning_hook(module: nn.Module) -> BasePruningMethod | None:
+    """The hook by which `torch.nn.utils.prune` masks a module's weight."""
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, BasePruningMethod) and hook._tensor_name == "weight":
+            return hook
+    return None
+
+
+def _pattern_of(module: Any, mask: Tensor) -> ops.SparsePattern:
+    if isinstance(module, nn.Linear):
+        return ops.SparsePattern.of(mask)
+    left, right, top, bottom = module._reversed_padding_repeated_twice
+    padding = (top, bottom, left, right)
+    return ops.SparsePattern.of(mask, module.stride, padding, module.dilation, module.groups)
+
+
+def _size(kind: str, input: Tensor, pattern: ops.SparsePattern) -> tuple[int, int, int] | None:
+    """(B, H, W) of an input; None if it is none for this layer."""
+    shape = input.shape
+    if kind == "Linear":
+        if not shape or shape[-1] != pattern.shape[1]:
+            return None
+        return input.numel() // max(shape[-1], 1), 1, 1
+    if len(shape) not in (3, 4) or shape[-3] != pattern.in_channels:
+        return None
+    if min(pattern.output_size(*shape[-2:])) < 1:
+        return None
+    return (1 if len(shape) == 3 else shape[0]), shape[-2], shape[-1]

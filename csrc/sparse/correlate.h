@@ -1,0 +1,101 @@
+// Weight gradient: every surviving weight correlates what it read with the gradient it wrote to.
+//
+//   grad_values[e] = sum over p: grad[c][p] * source[e.channel][p + e.tap]     e an entry of c
+//   grad_bias[c]   = sum over p: grad[c][p]
+//
+// A thread owns a share of the channels. For each tile it loads a channel's gradient once, into
+// registers, and walks through the channel's entries: one load and one multiply-add a vector, then
+// the lanes' sum, which costs less than to carry a vector of partial sums an entry through memory.
+#pragma once
+
+#include "pattern.h"
+#include "source.h"
+
+namespace bppsa::BPPSA_ISA {
+
+template <typename T>
+struct Correlate {
+  Pattern pattern;
+  const int64_t* tap;
+  const T* source;
+  int64_t source_channel;
+  const T* grad;
+  int64_t grad_channel;
+  Grid grid;       // merged; here: grad, there: source
+  T* grad_values;  // or null
+  T* grad_bias;    // or null
+};
+
+template <typename T, int W>
+BPPSA_INLINE Vec<T, W> without_first_lanes(Vec<T, W> v, int n) {
+  for (int i = 0; i < W; ++i) v[i] = i < n ? T(0) : v[i];
+  return v;
+}
+
+template <typename T, int W, int Groups, int Vectors>
+void correlate_tile(const Correlate<T>& job, const Tile& tile, int64_t begin, int64_t end) {
+  using V = Vec<T, W>;
+  constexpr int N = Groups * Vectors, kParts = N < 4 ? N : 4;
+  const auto total = [](const V(&part)[kParts]) {
+    V all = part[0];
+    for (int i = 1; i < kParts; ++i) all += part[i];
+    return sum<T, W>(all);
+  };
+  const T* source = job.source + tile.there;
+  for (int64_t c = begin; c < end; ++c) {
+    const T* grad = job.grad + c * job.grad_channel + tile.here;
+    V g[N];
+    for (int i = 0; i < N; ++i) {
+      const int64_t offset = i / Vectors * job.grid.here_column + i % Vectors * W;
+      g[i] = load<T, W>(grad + offset);
+    }
+    if constexpr (Vectors == 1)
+      if (tile.skip)
+        for (int i = 0; i < N; ++i) g[i] = without_first_lanes<T, W>(g[i], tile.skip);
+    if (job.grad_bias) {
+      V part[kParts] = {};
+      for (int i = 0; i < N; ++i) part[i % kParts] += g[i];
+      job.grad_bias[c] += total(part);
+    }
+    if (!job.grad_values) continue;
+    for (int64_t e = job.pattern.rows[c]; e < job.pattern.rows[c + 1]; ++e) {
+      const Entry entry = job.pattern.entries[e];
+      const T* p = source + entry.channel * job.source_channel + job.tap[entry.tap];
+      V product[kParts] = {};
+      for (int i = 0; i < N; ++i) {
+        const int64_t offset = i / Vectors * job.grid.there_column + i % Vectors * W;
+        product[i % kParts] += g[i] * load<T, W>(p + offset);
+      }
+      job.grad_values[e] += total(product);
+    }
+  }
+}
+
+template <typename T, int W>
+void correlate_as(const Correlate<T>& job, const Parallel& parallel) {
+  const Tiles tiles(job.grid, W);
+  const Pattern& pattern = job.pattern;
+  const int64_t shares = parallel.threads;
+  for_each_index(parallel, shares, [&](int64_t share) {
+    const int64_t begin = pattern.channel_at(pattern.work() * share / shares);
+    const int64_t end = pattern.channel_at(pattern.work() * (share + 1) / shares);
+    const auto clear = [](T* from, int64_t first, int64_t last) {
+      if (from) std::memset(from + first, 0, (last - first) * sizeof(T));
+    };
+    clear(job.grad_values, pattern.rows[begin], pattern.rows[end]);
+    clear(job.grad_bias, begin, end);
+    for (int64_t t = 0; t < tiles.size(); ++t)
+      with_tile(tiles[t], [&](auto groups, auto vectors) {
+        correlate_tile<T, W, decltype(groups)::value, decltype(vectors)::value>(job, tiles[t],
+                                                                                begin, end);
+      });
+  });
+}
+
+template <typename T>
+void correlate(const Correlate<T>& job, const Parallel& parallel) {
+  with_width<T>(best_width<T>(job.grid.lanes),
+                [&](auto width) { correlate_as<T, decltype(width)::value>(job, parallel); });
+}
+
+}  // namespace bppsa::BPPSA_ISA

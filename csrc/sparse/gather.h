@@ -1,0 +1,86 @@
+// Forward and input gradient: every result gathers what its surviving weights read.
+//
+//   out[c][p] = sum over entries e of channel c: values[e] * source[e.channel][p + e.tap] + bias[c]
+//
+// A thread takes a tile of pixels and samples and walks through channels; a channel's entries are
+// summed in registers, one load and one multiply-add a vector. What a tile's entries read stays in
+// the second-level cache from channel to channel. Shares are equal in entries x vectors, and every
+// result is computed by one thread in one order. The addend comes last, as in cpu/tile.h.
+#pragma once
+
+#include "pattern.h"
+#include "source.h"
+
+namespace bppsa::BPPSA_ISA {
+
+template <typename T>
+struct Gather {
+  Pattern pattern;
+  const T* values;
+  const T* bias;       // or null
+  const int64_t* tap;  // offset in the source, by tap
+  const T* source;
+  int64_t source_channel;
+  T* out;
+  int64_t out_channel;
+  Grid grid;  // merged; here: out, there: source
+};
+
+template <typename T, int W, int Groups, int Vectors>
+void gather_tile(const Gather<T>& job, const Tile& tile, int64_t begin, int64_t end) {
+  using V = Vec<T, W>;
+  const T* source = job.source + tile.there;
+  for (int64_t c = begin; c < end; ++c) {
+    V acc[Groups][Vectors] = {};
+    for (int64_t e = job.pattern.rows[c]; e < job.pattern.rows[c + 1]; ++e) {
+      const Entry entry = job.pattern.entries[e];
+      const T* p = source + entry.channel * job.source_channel + job.tap[entry.tap];
+      const V value = splat<T, W>(job.values[e]);
+      for (int g = 0; g < Groups; ++g)
+        for (int v = 0; v < Vectors; ++v)
+          acc[g][v] += value * load<T, W>(p + g * job.grid.there_column + v * W);
+    }
+    const V addend = splat<T, W>(job.bias ? job.bias[c] : T(0));
+    T* out = job.out + c * job.out_channel + tile.here;
+    for (int g = 0; g < Groups; ++g)
+      for (int v = 0; v < Vectors; ++v)
+        store<T, W>(out + g * job.grid.here_column + v * W, acc[g][v] + addend);
+  }
+}
+
+template <typename T, int W>
+void gather_as(const Gather<T>& job, const Parallel& parallel) {
+  const Tiles tiles(job.grid, W);
+  const Pattern& pattern = job.pattern;
+  // A place in the order of tiles, and of channels within a tile.
+  struct Place {
+    int64_t tile, channel;
+  };
+  const int64_t shares = parallel.threads;
+  const auto place = [&](int64_t share) -> Place {
+    if (share == shares) return {tiles.size(), 0};
+    const double vectors = double(tiles.vectors()) * share / shares;
+    const int64_t tile = tiles.holding(int64_t(vectors));
+    const double part = (vectors - tiles[tile].before) / (tiles[tile].groups * tiles[tile].vectors);
+    return {tile, pattern.channel_at(int64_t(part * pattern.work()))};
+  };
+  for_each_index(parallel, shares, [&](int64_t share) {
+    const Place from = place(share), to = place(share + 1);
+    for (int64_t t = from.tile; t <= min(to.tile, tiles.size() - 1); ++t) {
+      const int64_t begin = t == from.tile ? from.channel : 0;
+      const int64_t end = t == to.tile ? to.channel : pattern.channels;
+      with_tile(tiles[t], [&](auto groups, auto vectors) {
+        gather_tile<T, W, decltype(groups)::value, decltype(vectors)::value>(job, tiles[t], begin,
+                                                                             end);
+      });
+    }
+  });
+}
+
+template <typename T>
+void gather(const Gather<T>& job, const Parallel& parallel) {
+  with_width<T>(best_width<T>(job.grid.lanes),
+                [&](auto width) { gather_as<T, decltype(width)::value>(job, parallel); });
+}
+
+}  // namespace bppsa::BPPSA_ISA

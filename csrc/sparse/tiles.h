@@ -1,0 +1,120 @@
+// Tiles: the pixels and samples that a kernel holds in registers while it walks through weights.
+//
+// A weight is loaded once a tile and used for all its vectors: up to kTileVectors of them, in
+// groups (neighbouring rows or pixels) of neighbouring vectors. Pixels whose samples follow those
+// of their neighbour in both operands are one run, whatever the batch: a batch of 1 fills vectors
+// too, with pixels. A run's last vector, where it is not a whole one, is laid over its neighbour
+// and `skip` says how many of its lanes the neighbour has.
+#pragma once
+
+#include "../cpu/buffer.h"
+#include "../cpu/vec.h"
+
+namespace bppsa::BPPSA_ISA {
+
+constexpr int kTileVectors = BPPSA_VECTOR_REGISTERS >= 32 ? 16 : 8;
+
+// The places of one operand that meet places of another: both a regular grid of runs.
+struct Grid {
+  int64_t rows, columns, lanes;
+  int64_t here_row, here_column;    // steps in the operand that is tiled
+  int64_t there_row, there_column;  // and in the one that weights read
+
+  // The same places in the longest runs.
+  Grid merged() const {
+    Grid grid = *this;
+    for (int i = 0; i < 2 && (grid.here_column == grid.lanes || grid.columns == 1) &&
+                    (grid.there_column == grid.lanes || grid.columns == 1);
+         ++i) {
+      grid.lanes *= grid.columns;
+      grid.columns = grid.rows, grid.rows = 1;
+      grid.here_column = grid.here_row, grid.there_column = grid.there_row;
+    }
+    return grid;
+  }
+};
+
+struct Tile {
+  int64_t here, there;  // offsets of its first lane
+  int32_t groups, vectors, skip;
+  int64_t before;  // vectors of all tiles before this one
+};
+
+// All tiles of a merged grid, for vectors of `width` lanes.
+class Tiles {
+ public:
+  Tiles(const Grid& grid, int64_t width) : memory_(count(grid, width)) {
+    for (int64_t row = 0; row < grid.rows; ++row)
+      for_each_span(grid, width, [&](int64_t lane, int64_t vectors, int64_t skip) {
+        for (int64_t column = 0; column < grid.columns;) {
+          const int64_t groups = groups_at(grid, column, vectors);
+          memory_.data[size_++] = {row * grid.here_row + column * grid.here_column + lane,
+                                   row * grid.there_row + column * grid.there_column + lane,
+                                   int32_t(groups),
+                                   int32_t(vectors),
+                                   int32_t(skip),
+                                   total_};
+          total_ += groups * vectors;
+          column += groups;
+        }
+      });
+  }
+
+  int64_t size() const { return size_; }
+  int64_t vectors() const { return total_; }
+  const Tile& operator[](int64_t i) const { return memory_.data[i]; }
+
+  // The tile that holds vector v of all.
+  int64_t holding(int64_t v) const {
+    int64_t low = 0, high = size_;
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      (memory_.data[middle].before <= v ? low : high) = middle;
+    }
+    return low;
+  }
+
+ private:
+  // Spans of 16, 8, 4, 2 and 1 vectors: what the kernels are compiled for.
+  template <class Body>
+  static void for_each_span(const Grid& grid, int64_t width, const Body& body) {
+    int64_t lane = 0;
+    for (int64_t vectors = kTileVectors; vectors; vectors /= 2)
+      for (; lane + vectors * width <= grid.lanes; lane += vectors * width) body(lane, vectors, 0);
+    if (lane < grid.lanes) body(grid.lanes - width, 1, lane + width - grid.lanes);
+  }
+
+  static int64_t groups_at(const Grid& grid, int64_t column, int64_t vectors) {
+    int64_t groups = kTileVectors / vectors;
+    while (column + groups > grid.columns) groups /= 2;
+    return groups;
+  }
+
+  static int64_t count(const Grid& grid, int64_t width) {
+    int64_t n = 0;
+    for_each_span(grid, width, [&](int64_t, int64_t vectors, int64_t) {
+      for (int64_t column = 0; column < grid.columns; ++n)
+        column += groups_at(grid, column, vectors);
+    });
+    return n * grid.rows;
+  }
+
+  Buffer<Tile> memory_;
+  int64_t size_ = 0, total_ = 0;
+};
+
+// Calls body(groups, vectors) with the tile's own as compile-time constants: powers of two, their
+// product at most kTileVectors.
+template <int Groups = kTileVectors, int Vectors = 1, class Body>
+BPPSA_INLINE void with_tile(const Tile& tile, const Body& body) {
+  if (tile.vectors != Vectors) {
+    if constexpr (Vectors < kTileVectors)
+      return with_tile<kTileVectors / (2 * Vectors), 2 * Vectors>(tile, body);
+  } else if (tile.groups == Groups) {
+    return body(Width<Groups>{}, Width<Vectors>{});
+  } else if constexpr (Groups > 1) {
+    return with_tile<Groups / 2, Vectors>(tile, body);
+  }
+}
+
+}  // namespace bppsa::BPPSA_ISA

@@ -1,0 +1,88 @@
+"""CIFAR-10, through torchvision, where it is or can be downloaded."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from bppsa_lightning.datasets.checks import check_bool, check_folder, check_int
+from bppsa_lightning.datasets.images import ImageDataModule, Images, split
+
+# Of the training images, by colour (red, green, blue).
+_MEAN = (0.4914, 0.4822, 0.4465)
+_DEVIATION = (0.2470, 0.2435, 0.2616)
+
+
+class CIFAR10DataModule(ImageDataModule):
+    """CIFAR-10: 45,000 images to train, 5,000 to validate, 10,000 to test; 10 classes.
+
+    Args:
+        data_dir: holds ``cifar-10-batches-py``, or will after a download.
+        batch_size: images in a batch.
+        seed: of the split between training and validation, and of the order.
+        num_workers: worker processes of each loader; all is in memory, so 0 is the fastest.
+        download: whether `prepare_data` fetches what is missing (170 MB).
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong type or is out of range.
+        ImportError: in `setup`, if torchvision is missing.
+        FileNotFoundError: in `setup`, if the data are not there.
+    """
+
+    num_classes = 10
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] = "data/cifar10",
+        batch_size: int = 128,
+        seed: int = 0,
+        num_workers: int = 0,
+        download: bool = False,
+    ) -> None:
+        data_dir = check_folder("data_dir", data_dir)
+        batch_size = check_int("batch_size", batch_size, 1)
+        seed = check_int("seed", seed, 0)
+        num_workers = check_int("num_workers", num_workers, 0)
+        download = check_bool("download", download)
+        super().__init__(batch_size, num_workers, seed)
+        self.save_hyperparameters()
+        self.data_dir, self.download = data_dir, download
+
+    def prepare_data(self) -> None:
+        """Downloads what is missing, if asked to."""
+        if self.download:
+            _torchvision().CIFAR10(self.data_dir, download=True)
+
+    def _load(self) -> dict[str, Dataset[Any]]:
+        sets = _torchvision()
+        try:
+            whole, test = (sets.CIFAR10(self.data_dir, train=train) for train in (True, False))
+        except RuntimeError as error:
+            raise FileNotFoundError(
+                f"data_dir is {self.data_dir!r}, where no whole CIFAR-10 was found; pass the "
+                "folder that holds cifar-10-batches-py, or download=True"
+            ) from error
+        (x, y), (x_test, y_test) = (_tensors(part) for part in (whole, test))
+        assert self.seed is not None
+        splits = split(x, y, {"train": len(x) * 9 // 10, "val": len(x) // 10}, self.seed)
+        return {**splits, **split(x_test, y_test, {"test": len(x_test)}, self.seed)}
+
+
+def _tensors(part: object) -> Images:
+    pixels, labels = part.data, part.targets  # type: ignore[attr-defined]
+    x = torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(255)
+    mean, deviation = (torch.tensor(c).view(3, 1, 1) for c in (_MEAN, _DEVIATION))
+    return x.sub_(mean).div_(deviation).contiguous(), torch.tensor(labels)
+
+
+def _torchvision():  # type: ignore[no-untyped-def]
+    try:
+        from torchvision import datasets
+    except ImportError as error:
+        raise ImportError(
+            "CIFAR10DataModule reads CIFAR-10 through torchvision; pip install torchvision"
+        ) from error
+    return datasets

@@ -1,0 +1,383 @@
+"""Pruned layers under attach: results, gradients and everything around them as in PyTorch."""
+
+import copy
+import io
+
+import pytest
+import torch
+from cases import relative_error
+from helpers import assert_close, assert_identical, weights
+from torch import nn
+from torch.nn.utils import prune
+
+import bppsa_lightning as bl
+from bppsa_lightning import layers
+from bppsa_lightning.layers import cost
+from bppsa_lightning.layers.compact import CompactWeight
+from bppsa_lightning.layers.layout import samples_innermost
+
+B = 16
+
+
+@pytest.fixture(autouse=True)
+def every_layer_is_sparse(monkeypatch):
+    """Results count here, not which path is faster."""
+    monkeypatch.setattr(cost, "choose", lambda *_: cost.Plan(True, 1.0, 2.0, "for the test"))
+
+
+def network(norm=False):
+    """Convolutions, poolings, and a linear head; everything that a stack of layers may hold."""
+    torch.manual_seed(0)
+    norms = [nn.BatchNorm2d(6)] if norm else []
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding="same", bias=not norm),  # a norm makes its gradient 0
+        *norms,
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 8, 3, stride=2, padding=1, groups=2, bias=False),
+        nn.ReLU(inplace=True),
+        nn.AvgPool2d(3, 1, 1),
+        nn.Conv2d(8, 8, (1, 2), padding=(0, 1), dilation=2),
+        nn.AdaptiveAvgPool2d((2, 1)),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+    ).double()
+
+
+def pruned(norm=False, amount=0.7):
+    model = network(norm)
+    for module in model:
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            prune.random_unstructured(module, "weight", amount)
+    return model
+
+
+def twins(**settings):
+    """The same pruned network twice, the second attached."""
+    stock, ours = pruned(**settings), pruned(**settings)
+    ours.load_state_dict(stock.state_dict())
+    assert bl.attach(ours) == []
+    return stock, ours
+
+
+def image(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(7)
+    return torch.randn(B, 3, 12, 12, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def results(model, x):
+    x = x.detach().requires_grad_()
+    model.zero_grad()
+    output = model(x)
+    output.square().sum().backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {"output": output.detach(), "x": x.grad} | gradients
+
+
+def assert_all_sparse(model, calls=1):
+    pruned_layers = layers.sparse_layers(model)
+    assert pruned_layers
+    assert {(p.calls, p.handed_over, p.reason) for p in pruned_layers.values()} == {
+        (calls, 0, None)
+    }
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_results_gradients_and_buffers_are_those_of_pytorch(norm):
+    stock, ours = twins(norm=norm)
+    assert_close(results(ours, image()), results(stock, image()), 1e-12)
+    assert_all_sparse(ours)
+    assert_close(weights(ours), weights(stock), 1e-12)
+    for module in ours:
+        if hasattr(module, "weight_mask"):
+            assert not module.weight_orig.grad[module.weight_mask == 0].any()
+    for child in ours.eval(), stock.eval():
+        child.zero_grad()
+    with torch.no_grad():
+        assert relative_error(ours(image()), stock(image())) < 1e-12
+
+
+def test_the_layout_is_kept_from_layer_to_layer():
+    _, ours = twins(norm=True)
+    seen = {}
+    for name, child in ours.named_children():
+        child.register_forward_hook(
+            lambda module, _, output, name=name: seen.__setitem__(name, samples_innermost(output))
+        )
+    ours(image())
+    names = [name for name, child in ours.named_children() if not isinstance(child, nn.Linear)]
+    assert all(seen[name] for name in names if not isinstance(ours[int(name)], nn.Flatten))
+    kept = [s for c in ours if isinstance(s := layers.stand_in_of(c), layers.LayoutLayer)]
+    assert len(kept) == 4 and {(s.calls, s.handed_over) for s in kept} == {(1, 0)}
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        nn.MaxPool2d(3, 2, 1, return_indices=True),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.AvgPool2d(2, count_include_pad=False, padding=1),
+        nn.AdaptiveMaxPool2d(3, return_indices=True),
+        nn.AdaptiveAvgPool2d(2),
+        nn.BatchNorm2d(4, affine=False, track_running_stats=False),
+        nn.BatchNorm2d(4, momentum=None),
+    ],
+    ids=repr,
+)
+def test_layers_between_are_the_same_on_the_view(pool):
+    ours = copy.deepcopy(pool)
+    layers.LayoutLayer("", ours).attach()
+    x = torch.randn(4, 7, 7, B, dtype=torch.float64).permute(3, 0, 1, 2)
+    assert samples_innermost(x)
+    for module in (pool, ours):
+        module.double()
+    a, b = (x.detach().clone(memory_format=torch.preserve_format).requires_grad_() for _ in "ab")
+    wanted, found = pool(a), ours(b)
+    if isinstance(wanted, tuple):
+        assert torch.equal(wanted[1], found[1])
+        wanted, found = wanted[0], found[0]
+    assert relative_error(found, wanted) < 1e-14 and samples_innermost(found)
+    wanted.pow(3).sum().backward()  # a norm's squares have a sum that nothing changes
+    found.pow(3).sum().backward()
+    assert relative_error(b.grad, a.grad) < 1e-12
+    assert_close(weights(ours), weights(pool), 1e-14)
+    plain = torch.randn(B, 4, 7, 7, dtype=torch.float64)
+    ours(plain)
+    assert (ours.forward.calls, ours.forward.handed_over) == (1, 1)
+
+
+def test_a_linear_layer_of_any_batch_and_an_image_alone():
+    for shape in ((9,), (4, 9), (2, 3, 9), (0, 9)):
+        stock, ours = nn.Linear(9, 4), nn.Linear(9, 4)
+        ours.load_state_dict(stock.state_dict())
+        for layer in (stock, ours):
+            torch.manual_seed(1)
+            prune.random_unstructured(layer.double(), "weight", 0.5)
+        bl.attach(ours)
+        x = torch.randn(shape, dtype=torch.float64)
+        assert_close(results(ours, x), results(stock, x), 1e-13)
+        assert_all_sparse(ours)
+    stock, ours = twins()
+    one = image()[0]
+    assert relative_error(ours[0](one), stock[0](one)) < 1e-13
+
+
+def test_weight_is_the_masked_weight_whenever_it_is_read():
+    stock, ours = twins()
+    ours(image()), stock(image())
+    for mine, theirs in ((ours[0], stock[0]), (ours[-1], stock[-1])):
+        assert mine.weight.shape == theirs.weight.shape and isinstance(mine.weight, torch.Tensor)
+        assert torch.equal(mine.weight, theirs.weight)
+        (wanted,) = torch.autograd.grad(theirs.weight.square().sum(), theirs.weight_orig)
+        (found,) = torch.autograd.grad(mine.weight.square().sum(), mine.weight_orig)
+        assert torch.equal(found, wanted)
+        with torch.no_grad():  # no value of an earlier forward
+            mine.weight_orig.mul_(2)
+        assert torch.equal(mine.weight, 2 * theirs.weight)
+
+
+def test_detach_gives_everything_back():
+    stock, ours = twins()
+    before = weights(stock)
+    ours(image())
+    bl.detach(ours)
+    assert all("forward" not in module.__dict__ for module in ours.modules())
+    assert all(
+        "apply_mask" not in vars(hook) for m in ours for hook in m._forward_pre_hooks.values()
+    )
+    assert type(ours[0].weight) is torch.Tensor
+    assert_identical(weights(ours), before)
+    assert_identical(results(ours, image()), results(stock, image()))
+
+
+def test_a_new_mask_is_a_new_pattern():
+    stock, ours = twins()
+    results(ours, image())
+    for again in range(3):
+        for model in (stock, ours):
+            torch.manual_seed(again)
+            if again == 0:
+                prune.random_unstructured(model[0], "weight", 0.4)
+            elif again == 1:
+                model[0].weight_mask.zero_()
+            else:
+                model.load_state_dict(pruned().state_dict())
+        assert_close(results(ours, image()), results(stock, image()), 1e-12)
+    assert_all_sparse(ours, calls=4)
+
+
+def test_unpruned_again():
+    stock, ours = twins()
+    for model in (stock, ours):
+        prune.remove(model[0], "weight")
+    assert_close(results(ours, image()), results(stock, image()), 1e-12)
+    assert ours[0].forward.reason == "not pruned"
+
+
+def test_pruned_biases_and_frozen_weights():
+    stock, ours = pruned(), pruned()
+    for model in (stock, ours):
+        torch.manual_seed(3)
+        prune.random_unstructured(model[0], "bias", 0.5)
+        model[6].weight_orig.requires_grad_(False)
+        model[3].weight_orig.requires_grad_(False)
+    ours.load_state_dict(stock.state_dict())
+    bl.attach(ours)
+    assert_close(results(ours, image()), results(stock, image()), 1e-12)
+    assert ours[3].weight_orig.grad is None
+    assert_all_sparse(ours)
+
+
+REFUSED = {
+    "circular": lambda: nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"),
+    "transposed": lambda: nn.ConvTranspose2d(3, 4, 3),
+    "one dimension": lambda: nn.Conv1d(3, 4, 3),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_has_no_kernel_is_left_alone_with_a_reason(what):
+    module = REFUSED[what]()
+    prune.random_unstructured(module, "weight", 0.5)
+    bl.attach(module)
+    assert "forward" not in module.__dict__
+    assert "(itself)" in bl.explain(module) and "left to PyTorch:" in bl.explain(module)
+
+
+def test_calls_that_it_does_not_take_are_handed_over():
+    stock, ours = twins()
+    layer = ours[0].forward
+    for model in (ours, stock):
+        model.float()
+    x = image(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(ours[0](x), stock[0](x))
+    assert layer.reason == "under autocast PyTorch multiplies in 16 bits"
+    with pytest.raises(RuntimeError):
+        ours[0](x[:, :2])
+    assert layer.reason == "shapes that nn.Conv2d refuses"
+    with pytest.raises(RuntimeError):
+        ours[0](x.double())
+    assert layer.reason.startswith("dtypes float64, float32")
+    tangent = torch.randn_like(x)
+    run = {m: torch.func.jvp(lambda t, m=m: m[0](t), (x,), (tangent,))[1] for m in (ours, stock)}
+    assert relative_error(run[ours], run[stock].double()) < 1e-5
+    assert layer.calls == 0 and layer.handed_over == 4
+
+
+def test_explain_lists_density_path_and_reason():
+    _, ours = twins()
+    assert "planned at the first call" in bl.explain(ours)
+    ours(image())
+    table = bl.explain(ours)
+    row = next(line for line in table.splitlines() if line.split()[:2] == ["0", "Conv2d"])
+    assert row.split()[2:5] == [str(ours[0].forward.pattern.nnz), "0.3025", "sparse"]
+    assert "for the test" in row
+
+
+def test_a_layer_that_is_planned_dense_is_pytorchs(monkeypatch):
+    monkeypatch.setattr(cost, "choose", lambda *_: cost.Plan(False, 2.0, 1.0, "dense for the test"))
+    stock, ours = twins()
+    assert_identical(results(ours, image()), results(stock, image()))
+    assert ours[0].forward.reason == "dense for the test" and "dense for" in bl.explain(ours)
+
+
+def test_compiled():
+    stock, ours = twins()
+    compiled = torch.compile(ours, backend="aot_eager")
+    x = image().requires_grad_()
+    (found,) = torch.autograd.grad(compiled(x).square().sum(), x)
+    (wanted,) = torch.autograd.grad(stock(x).square().sum(), x)
+    assert relative_error(found, wanted) < 1e-12
+
+
+# --- compact -----------------------------------------------------------------------------------
+
+OPTIMIZERS = {
+    "momentum": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=1e-3),
+    "adam": lambda p: torch.optim.AdamW(p, 0.01, amsgrad=True),
+    "fused": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, fused=True),
+}
+
+
+def trained(model, optimizer, steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(image()).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 0.5)
+        optimizer.step()
+    return loss.detach()
+
+
+def masked(model):
+    """The masked weights, and what the network makes of them."""
+    found = {"output": model(image()).detach()}  # PyTorch masks at a forward only
+    for name, module in model.named_modules():
+        if hasattr(module, "weight_mask"):
+            found[name] = module.weight.detach()
+    return found
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_compact_training_is_the_same_training(kind):
+    stock, ours = twins()
+    optimizers = {m: OPTIMIZERS[kind](m.parameters()) for m in (stock, ours)}
+    originals = dict(ours.named_parameters())
+    losses = {m: [trained(m, optimizers[m], 3)] for m in (stock, ours)}
+    compact = [CompactWeight(p, [optimizers[ours]]) for p in layers.sparse_layers(ours).values()]
+    assert ours[0].weight_orig.shape == (ours[0].forward.pattern.nnz,)
+    for m in (stock, ours):
+        losses[m].append(trained(m, optimizers[m], 4))
+    assert_close(masked(ours), masked(stock), 1e-10)
+    saved = io.BytesIO()
+    torch.save(ours.state_dict(), saved)
+    for weight in compact:
+        weight.expand([optimizers[ours]])
+    assert all(a is b for a, b in zip(ours.parameters(), originals.values(), strict=True))
+    for m in (stock, ours):
+        losses[m].append(trained(m, optimizers[m], 4))
+    assert torch.stack(losses[ours]).tolist() == pytest.approx(torch.stack(losses[stock]).tolist())
+    assert_close(masked(ours), masked(stock), 1e-10)
+    saved.seek(0)
+    loaded = pruned()
+    loaded.load_state_dict(torch.load(saved))
+    assert loaded[0].weight_orig.shape == (6, 3, 3, 3)
+
+
+def test_compact_weights_are_saved_and_loaded_dense():
+    stock, ours = twins()
+    compact = [CompactWeight(p) for p in layers.sparse_layers(ours).values()]
+    assert_identical(weights(ours), weights(stock))
+    other = {
+        name: value if name.endswith("mask") else torch.randn_like(value)
+        for name, value in weights(stock).items()
+    }
+    for model in (stock, ours):
+        model.load_state_dict(other)
+    assert_identical(weights(ours), other)
+    assert_close(results_output(ours), results_output(stock), 1e-12)
+    other["0.weight_mask"] = 1 - other["0.weight_mask"]
+    with pytest.raises(RuntimeError, match="0.weight_mask: found another mask than"):
+        ours.load_state_dict(other)
+    for weight in compact:
+        weight.expand()
+    assert ours[0].weight_orig is compact[0].dense
+
+
+def results_output(model):
+    return {"output": model(image()).detach()}
+
+
+def test_a_scan_over_depth_takes_its_pruned_layers_with_it():
+    stock, ours = pruned(), pruned()
+    ours.load_state_dict(stock.state_dict())
+    (chain,) = bl.attach(ours, "linear")
+    assert all(layers.stand_in_of(module) is None for module in ours)
+    x = torch.randn(B, 3, 12, 12, dtype=torch.float64)
+    for model in (stock, ours):
+        model(x).square().sum().backward()
+    assert chain.calls == 1
+    for p, q in zip(stock.parameters(), ours.parameters(), strict=True):
+        assert relative_error(q.grad, p.grad) < 1e-10
+    assert "left to PyTorch" not in bl.explain(ours)

@@ -1,0 +1,309 @@
+"""sparse_conv2d and sparse_linear: values, gradients, layouts, torch.compile, refusals.
+
+The judge is the dense layer of PyTorch in float64, its weight multiplied by the mask.
+"""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from cases import relative_error, with_capability
+from torch.nn import functional as F
+
+import bppsa_lightning as bl
+from bppsa_lightning.ops import SparsePattern, sparse_conv2d, sparse_linear
+
+# samples, channels in, out, groups, image, kernel, stride, padding, dilation: a vector's multiple,
+# less than a vector, one sample, samples that no vector divides, an image of one pixel, phases
+# that no tap reaches, padding beyond the kernel.
+CONVOLUTIONS = {
+    "vgg": (32, 5, 7, 1, (8, 8), (3, 3), 1, 1, 1),
+    "one pixel": (32, 9, 6, 1, (1, 1), (3, 3), 1, 1, 1),
+    "one sample": (1, 4, 5, 1, (9, 11), (3, 3), 1, 1, 1),
+    "odd": (19, 3, 4, 1, (5, 6), (2, 3), 1, (0, 1), 1),
+    "few": (3, 2, 3, 1, (2, 2), (1, 1), 1, 0, 1),
+    "strided": (8, 4, 6, 1, (9, 8), (3, 2), (2, 3), (1, 0), 1),
+    "phases": (16, 3, 4, 1, (7, 7), (1, 2), 3, 0, 1),
+    "dilated": (4, 3, 4, 1, (11, 12), (3, 3), 1, (2, 3), (2, 3)),
+    "dilated, strided": (7, 3, 4, 1, (12, 12), (3, 3), (2, 3), 2, (3, 2)),
+    "groups": (20, 6, 9, 3, (6, 5), (3, 3), 1, 1, 1),
+    "depthwise": (16, 8, 8, 8, (7, 6), (3, 3), 2, 1, 1),
+    "wide padding": (5, 2, 3, 1, (4, 3), (2, 2), (1, 2), 4, 1),
+    "uneven padding": (17, 3, 4, 1, (6, 7), (2, 4), 1, (0, 1, 1, 2), 1),
+    "many samples": (150, 3, 4, 1, (3, 3), (3, 3), 1, 1, 1),
+}
+DENSITIES = (0.0, 0.03, 0.3, 1.0)
+DTYPES = {torch.float64: 1e-13, torch.float32: 4e-6}
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "samples innermost": lambda x: x.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2),
+    "spread": lambda x: torch.stack([x, x], -1)[..., 1],
+}
+each_convolution = pytest.mark.parametrize("case", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+def settings(case):
+    B, C, O, groups, size, kernel, stride, padding, dilation = case
+    return (B, C, *size), (O, C // groups, *kernel), (stride, padding, dilation, groups)
+
+
+def random(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+def mask_of(shape, density, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator) < density
+
+
+def dense_conv2d(x, weight, bias, mask, stride, padding, dilation, groups):
+    if isinstance(padding, tuple) and len(padding) == 4:
+        top, bottom, left, right = padding
+        x, padding = F.pad(x, (left, right, top, bottom)), 0
+    return F.conv2d(x, weight * mask, bias, stride, padding, dilation, groups)
+
+
+def gradients(output, grad, inputs):
+    return (output.detach(), *torch.autograd.grad(output, inputs, grad))
+
+
+def leaves(*tensors, dtype=torch.float64, layout=LAYOUTS["contiguous"]):
+    x, *others = (t.to(dtype) for t in tensors)
+    return [t.detach().requires_grad_() for t in (layout(x), *others)]
+
+
+@each_dtype
+@each_convolution
+def test_results_and_gradients_are_those_of_the_dense_layer(case, dtype):
+    x_shape, shape, geometry = settings(case)
+    tensors = random(*x_shape), random(*shape), random(shape[0])
+    for density in DENSITIES:
+        mask = mask_of(shape, density)
+        pattern = SparsePattern.of(mask, *geometry)
+        x, weight, bias = leaves(*tensors)
+        output = dense_conv2d(x, weight, bias, mask, *geometry)
+        grad = random(*output.shape, seed=1)
+        wanted = gradients(output, grad, (x, weight, bias))
+        for name, layout in LAYOUTS.items():
+            x, weight, bias = leaves(*tensors, dtype=dtype, layout=layout)
+            assert x.stride() == layout(random(*x_shape)).stride()
+            output = sparse_conv2d(x, weight, pattern, bias)
+            B, _, H, W = output.shape
+            assert output.stride() == (1, H * W * B, W * B, B)
+            found = gradients(output, layout(grad).to(dtype), (x, weight, bias))
+            for what, have, want in zip(("output", "x", "weight", "bias"), found, wanted):
+                assert relative_error(have, want) < DTYPES[dtype], (what, density, name)
+            assert not found[2][~mask].any()
+
+
+@each_dtype
+def test_linear(dtype):
+    mask = mask_of((7, 33), 0.2)
+    pattern = SparsePattern.of(mask)
+    for batch in ((), (1,), (32,), (5, 9), (2, 3, 4)):
+        tensors = random(*batch, 33), random(7, 33), random(7)
+        x, weight, bias = leaves(*tensors)
+        output = F.linear(x, weight * mask, bias)
+        grad = random(*output.shape, seed=1)
+        wanted = gradients(output, grad, (x, weight, bias))
+        x, weight, bias = leaves(*tensors, dtype=dtype)
+        found = gradients(
+            sparse_linear(x, weight, pattern, bias), grad.to(dtype), (x, weight, bias)
+        )
+        for have, want in zip(found, wanted):
+            assert have.shape == want.shape and relative_error(have, want) < DTYPES[dtype]
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_empty_batches_and_layers(batch):
+    mask = mask_of((4, 3, 3, 3), 0.5)
+    pattern = SparsePattern.of(mask, padding=1)
+    x, weight, bias = leaves(random(batch, 3, 5, 5), random(4, 3, 3, 3), random(4))
+    output = sparse_conv2d(x, weight, pattern, bias)
+    assert output.shape == (batch, 4, 5, 5)
+    for gradient, leaf in zip(
+        torch.autograd.grad(output.sum(), (x, weight, bias)), (x, weight, bias)
+    ):
+        assert gradient.shape == leaf.shape and bool(gradient.any()) == bool(batch)
+    nothing_out = SparsePattern.of(mask[:0])
+    assert sparse_conv2d(x, weight[:0], nothing_out).shape == (batch, 0, 3, 3)
+
+
+def test_only_wanted_gradients_are_computed(monkeypatch):
+    calls = []
+    from bppsa_lightning.ops import sparse
+
+    run = sparse._run_backward
+    monkeypatch.setattr(sparse, "_run_backward", lambda *a: calls.append(a[-1]) or run(*a))
+    mask = mask_of((4, 3, 3, 3), 0.5)
+    pattern = SparsePattern.of(mask)
+    tensors = random(8, 3, 5, 5), random(4, 3, 3, 3), random(4)
+    full = leaves(*tensors)
+    output = sparse_conv2d(full[0], full[1], pattern, full[2])
+    wanted = torch.autograd.grad(output.square().sum(), full)
+    for wants in range(1, 8):
+        some = [t.requires_grad_(bool(wants >> i & 1)) for i, t in enumerate(leaves(*tensors))]
+        sparse_conv2d(some[0], some[1], pattern, some[2]).square().sum().backward()
+        for i, leaf in enumerate(some):
+            assert (leaf.grad is not None) == bool(wants >> i & 1)
+            assert leaf.grad is None or torch.equal(leaf.grad, wanted[i])
+    assert calls == [7, *range(1, 8)]
+
+
+def test_surviving_values_alone_are_a_weight():
+    mask = mask_of((4, 3, 3, 3), 0.3)
+    pattern = SparsePattern.of(mask, padding=1)
+    x, weight = leaves(random(16, 3, 5, 5), random(4, 3, 3, 3))
+    values = weight.detach()[mask].requires_grad_()
+    assert values.shape == (pattern.nnz,) and torch.equal(pattern.dense(values), weight * mask)
+    dense, compact = sparse_conv2d(x, weight, pattern), sparse_conv2d(x, values, pattern)
+    assert torch.equal(dense, compact)
+    (wanted,) = torch.autograd.grad(dense.sum(), weight)
+    (found,) = torch.autograd.grad(compact.sum(), values)
+    assert torch.equal(found, wanted[mask])
+
+
+def test_second_derivatives():
+    mask = mask_of((4, 2, 3, 2), 0.4)
+    pattern = SparsePattern.of(mask, (2, 1), 1, 1, 2)
+    x, weight, bias = leaves(random(2, 4, 5, 4), random(4, 2, 3, 2), random(4))
+    run = lambda x, weight, bias: sparse_conv2d(x, weight, pattern, bias)  # noqa: E731
+    assert torch.autograd.gradgradcheck(run, (x, weight, bias))
+    assert torch.autograd.gradcheck(run, (x, weight, bias))
+
+
+@each_convolution
+def test_opcheck(case):
+    x_shape, shape, geometry = settings(case)
+    pattern = SparsePattern.of(mask_of(shape, 0.3), *geometry)
+    x, values, bias = leaves(random(*x_shape), random(pattern.nnz), random(shape[0]))
+    arguments = (x, values, bias, *pattern.arguments(), pattern.groups)
+    torch.library.opcheck(torch.ops.bppsa.sparse_conv2d.default, arguments)
+    weight, grad = leaves(random(mask_of(shape, 1).numel()), random(pattern.nnz))
+    torch.library.opcheck(torch.ops.bppsa.take_surviving.default, (weight, pattern.index))
+    put = (grad, pattern.index, weight.numel())
+    torch.library.opcheck(torch.ops.bppsa.put_surviving.default, put)
+
+
+def test_compiled():
+    mask = mask_of((4, 3, 3, 3), 0.3)
+    pattern = SparsePattern.of(mask, padding=1)
+    step = lambda x, w, b: sparse_conv2d(x.relu(), w, pattern, b).square().sum()  # noqa: E731
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    for batch in (16, 5):
+        inputs = leaves(random(batch, 3, 5, 5), random(4, 3, 3, 3), random(4))
+        wanted = torch.autograd.grad(step(*inputs), inputs)
+        for have, want in zip(torch.autograd.grad(compiled(*inputs), inputs), wanted):
+            assert relative_error(have, want) < 1e-14
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_the_same_bits_again_and_close_ones_on_other_threads(threads):
+    before = torch.get_num_threads()
+    pattern = SparsePattern.of(mask_of((50, 40, 3, 3), 0.05), padding=1)
+    inputs = leaves(random(32, 40, 8, 8), random(50, 40, 3, 3), random(50), dtype=torch.float32)
+
+    def run():
+        output = sparse_conv2d(inputs[0], inputs[1], pattern, inputs[2])
+        return output, *torch.autograd.grad(output.square().sum(), inputs)
+
+    wanted = run()
+    try:
+        torch.set_num_threads(threads)
+        first, second = run(), run()
+    finally:
+        torch.set_num_threads(before)
+    for a, b, want in zip(first, second, wanted):
+        assert torch.equal(a, b) and relative_error(a, want.double()) < 1e-5
+
+
+def test_float32_is_as_exact_as_pytorch():
+    mask = mask_of((64, 64, 3, 3), 0.05)
+    pattern = SparsePattern.of(mask, padding=1)
+    tensors = random(32, 64, 16, 16), random(64, 64, 3, 3), random(64)
+    grad = random(32, 64, 16, 16, seed=1)
+    run = {
+        "ours": lambda x, w, b: sparse_conv2d(x, w, pattern, b),
+        "stock": lambda x, w, b: F.conv2d(x, w * mask, b, padding=1),
+    }
+    exact = leaves(*tensors)
+    wanted = gradients(run["stock"](*exact), grad, exact)
+    errors = {}
+    for name, layer in run.items():
+        inputs = leaves(*tensors, dtype=torch.float32)
+        found = gradients(layer(*inputs), grad.float(), inputs)
+        errors[name] = [relative_error(a, b) for a, b in zip(found, wanted)]
+    for ours, stock in zip(errors["ours"], errors["stock"]):
+        assert ours <= 2 * stock + 1e-7, errors
+
+
+_LEVEL_SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+import test_sparse_ops as tests
+assert tests.bl.ops.cpu_capability() == {level!r}.replace("-", "_")
+for name in ("vgg", "odd", "strided", "dilated, strided", "one sample"):
+    for dtype in tests.DTYPES:
+        tests.test_results_and_gradients_are_those_of_the_dense_layer(
+            tests.CONVOLUTIONS[name], dtype
+        )
+"""
+
+
+@pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
+def test_lower_instruction_sets_give_the_same_results(level, request):
+    if not bl.ops.cpu_capability().startswith("x86"):
+        pytest.skip("not an x86-64 machine")
+    if bl.ops.cpu_capability().replace("_", "-") < level:
+        pytest.skip(f"this machine is below {level}")
+    script = _LEVEL_SCRIPT.format(tests=str(request.path.parent), level=level)
+    subprocess.run([sys.executable, "-c", script], check=True, env=with_capability(level))
+
+
+MASK = mask_of((4, 3, 3, 3), 0.3)
+PATTERN = SparsePattern.of(MASK)
+X, WEIGHT, BIAS = random(2, 3, 5, 5), random(4, 3, 3, 3), random(4)
+BAD_LAYERS = {
+    "no tensor": ((3, WEIGHT, PATTERN), TypeError, "x: found int, wanted a torch.Tensor"),
+    "no pattern": ((X, WEIGHT, MASK), TypeError, "pattern: found Tensor, wanted a SparsePattern"),
+    "integers": ((X.long(), WEIGHT, PATTERN), TypeError, "x: found dtype torch.int64"),
+    "other dtype": ((X, WEIGHT.float(), PATTERN), TypeError, "weight: found dtype torch.float32"),
+    "other device": ((X, WEIGHT.to("meta"), PATTERN), ValueError, "weight: found on meta"),
+    "channels": ((X[:, :2], WEIGHT, PATTERN), ValueError, r"x: found shape \(2, 2, 5, 5\), wanted"),
+    "too small": ((X[..., :2], WEIGHT, PATTERN), ValueError, "no smaller than the kernel"),
+    "weight": ((X, WEIGHT[:2], PATTERN), ValueError, r"weight: found shape \(2, 3, 3, 3\), wanted"),
+    "bias": (
+        (X, WEIGHT, PATTERN, BIAS[:3]),
+        ValueError,
+        r"bias: found shape \(3,\), wanted \(4,\)",
+    ),
+}
+BAD_PATTERNS = {
+    "no tensor": (([1],), TypeError, "mask: found list, wanted a torch.Tensor"),
+    "dimensions": ((MASK[0],), ValueError, r"mask: found shape \(3, 3, 3\), wanted"),
+    "groups": ((MASK, 1, 0, 1, 3), ValueError, "groups: found 3, wanted a divisor of the 4"),
+    "stride": ((MASK, 0), ValueError, "stride: found 0, wanted 1 or 2 of at least 1"),
+    "stride type": ((MASK, 1.5), TypeError, "stride: found 1.5, wanted integers"),
+    "padding": (
+        (MASK, 1, (1, 2, 3)),
+        ValueError,
+        r"padding: found \(1, 2, 3\), wanted 1 or 2 or 4",
+    ),
+    "dilation": ((MASK, 1, 0, (1, 0)), ValueError, r"dilation: found \(1, 0\)"),
+}
+
+
+@pytest.mark.parametrize("arguments, error, message", BAD_LAYERS.values(), ids=BAD_LAYERS)
+def test_bad_layers_name_argument_found_and_wanted(arguments, error, message):
+    with pytest.raises(error, match=message):
+        sparse_conv2d(*arguments)
+
+
+@pytest.mark.parametrize("arguments, error, message", BAD_PATTERNS.values(), ids=BAD_PATTERNS)
+def test_bad_patterns_name_argument_found_and_wanted(arguments, error, message):
+    with pytest.raises(error, match=message):
+        SparsePattern.of(*arguments)
