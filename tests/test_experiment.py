@@ -74,6 +74,8 @@ def test_interrupted_and_then_resumed(tmp_path, how):
     process = subprocess.Popen(
         [*fit, "--trainer.max_epochs", "1000"],
         cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        # A shell's background jobs ignore it, and so would what they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     try:
         wait_for(lambda: (checkpoints / "last.ckpt").exists(), process)

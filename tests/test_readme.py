@@ -77,6 +77,20 @@ def test_what_it_says_of_sparse_jacobians_is_what_the_records_say():
     assert steps in said
 
 
+def test_what_it_says_of_pruned_networks_is_what_the_records_say(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    compare_pruned = importlib.import_module("compare_pruned")
+    assert compare_pruned.table(json.loads((RECORDS / "pruned_vgg11.json").read_text())) in README
+    for r in json.loads((RECORDS / "benchmark_pruned_vgg11.json").read_text())["rows"]:
+        seconds = [r["seconds"][who]["both"] * 1e3 for who in ("stock", "attached", "compact")]
+        ratios = [r["ratio"]["attached"]["both"], r["ratio"]["compact"]["both"]]
+        line = (
+            f"| {r['density']:.0%} | {seconds[0]:.0f} ms | {seconds[1]:.0f} ms | {ratios[0]:.1f}x "
+            f"| {seconds[2]:.0f} ms | {ratios[1]:.1f}x | {r['ratio']['compact']['step']:.1f}x |"
+        )
+        assert line in README
+
+
 def test_files_that_it_names_exist():
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / target).is_file(), target
