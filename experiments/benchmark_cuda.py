@@ -371,19 +371,16 @@ def profile(cell: str, B: int, T: int, H: int) -> None:
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Stock's time over ours, of the attached module: over T, over B, over H."""
     try:
-        import matplotlib
+        pyplot = record.pyplot()
     except ImportError:
         print("no picture: matplotlib is not installed")
         return
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     sweeps: dict[str, Callable[[dict[str, Any]], bool]] = {
         "T": lambda row: row["B"] == 16 and row["H"] == 20,
         "B": lambda row: row["T"] == 1000 and row["H"] == 20,
         "H": lambda row: row["T"] == 1000 and row["B"] == 16,
     }
-    figure, axes = plt.subplots(2, 3, figsize=(13, 7), layout="tight")
+    figure, axes = pyplot.subplots(2, 3, figsize=(13, 7), layout="tight")
     for column, (letter, belongs) in enumerate(sweeps.items()):
         for line, part in enumerate(("backward", "both")):
             panel = axes[line][column]
@@ -398,9 +395,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             panel.set(xscale="log", yscale="log", xlabel=letter, title=f"{part}: cuDNN / attached")
             panel.grid(alpha=0.3)
             panel.legend()
-    beside = path.with_suffix(".tmp.png")
-    figure.savefig(beside, dpi=110)
-    beside.replace(path)
+    record.save_figure(figure, path)
 
 
 if __name__ == "__main__":

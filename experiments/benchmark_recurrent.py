@@ -253,13 +253,8 @@ def show(row: dict) -> None:
 
 
 def draw(rows: list[dict], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     cells = list(dict.fromkeys(row["cell"] for row in rows))
-    figure, axes = plt.subplots(1, len(cells), figsize=(6 * len(cells), 5), sharey=True)
+    figure, axes = record.pyplot().subplots(1, len(cells), figsize=(6 * len(cells), 5), sharey=True)
     for axis, cell in zip(torch.atleast_1d(torch.arange(len(cells))).tolist(), cells, strict=True):
         panel = axes[axis] if len(cells) > 1 else axes
         mine = sorted(
@@ -273,15 +268,13 @@ def draw(rows: list[dict], path: Path) -> None:
         panel.set_yscale("log")
         panel.set_title(f"{cell}: stock PyTorch's time / ours (gray: left to PyTorch)")
         if len(mine) <= 40:
-            labels = [f"{r['B']},{r['T']},{r['H']}" for r in mine]
+            labels = [f"{r['B']},{r['T']},{r['H']},{r['I']}" for r in mine]
             panel.set_xticks(list(x), labels, rotation=70, fontsize=8)
-            panel.set_xlabel("B,T,H")
+            panel.set_xlabel("B,T,H,I")
         else:
             panel.set_xlabel("sizes, by T·B·H")
     figure.tight_layout()
-    beside = path.with_suffix(".tmp.png")
-    figure.savefig(beside, dpi=110)
-    beside.replace(path)
+    record.save_figure(figure, path)
 
 
 if __name__ == "__main__":

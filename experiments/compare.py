@@ -16,10 +16,6 @@ import sys
 from pathlib import Path
 from statistics import mean, median
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import record
 
 HERE = Path(__file__).parent
@@ -131,7 +127,9 @@ def table(summary: dict[str, dict]) -> str:
 
 
 def draw(logs: dict[str, dict], summary: dict[str, dict], path: Path, title: str) -> None:
-    figure, (by_step, by_time) = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="tight")
+    figure, (by_step, by_time) = record.pyplot().subplots(
+        1, 2, figsize=(10, 4), sharey=True, layout="tight"
+    )
     for name, log in logs.items():
         style = {"color": COLOURS[name], "label": name}
         # The stock curve lies under a dashed one, or a curve that coincides would hide it.
@@ -149,8 +147,7 @@ def draw(logs: dict[str, dict], summary: dict[str, dict], path: Path, title: str
         axes.grid(alpha=0.3)
         axes.legend()
     figure.suptitle(title)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    record.save_figure(figure, path, dpi=130)
 
 
 def running_mean(series: list[float], window: int = 15) -> list[float]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from statistics import median
 
 import compare
-import matplotlib.pyplot as plt
 import record
 
 EXPERIMENT = "pruned_vgg11"
@@ -101,7 +100,9 @@ def table(summary: dict) -> str:
 
 
 def draw(logs: dict[str, dict], summary: dict, path: Path) -> None:
-    figure, (by_step, by_time) = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="tight")
+    figure, (by_step, by_time) = record.pyplot().subplots(
+        1, 2, figsize=(10, 4), sharey=True, layout="tight"
+    )
     for name, log in logs.items():
         style = {"color": compare.COLOURS[name], "label": name}
         style |= {"lw": 1.2, "ls": "--"} if name == "bppsa" else {"lw": 3, "alpha": 0.45}
@@ -119,8 +120,7 @@ def draw(logs: dict[str, dict], summary: dict, path: Path) -> None:
         axes.grid(alpha=0.3)
         axes.legend()
     figure.suptitle("VGG-11, pruned and retrained")
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    record.save_figure(figure, path, dpi=130)
 
 
 if __name__ == "__main__":

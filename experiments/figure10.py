@@ -110,12 +110,7 @@ def scan_steps(names: list[str], patterns: list[Pattern], levels: int) -> list[S
 
 
 def draw(scan: list[Step], dense: list[Step], sparse: list[Step], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(9, 6))
+    figure, axis = record.pyplot().subplots(figsize=(9, 6))
     products = [s for s in scan if s.phase.startswith("up")]
     vectors = [s for s in scan if not s.phase.startswith("up")]
     series: tuple[tuple[str, list[Step], dict[str, Any]], ...] = (
@@ -139,9 +134,7 @@ def draw(scan: list[Step], dense: list[Step], sparse: list[Step], path: Path) ->
     axis.set_title("Each step of the scan over VGG-11 at 3 % of its weights, one image, L_m = 2")
     axis.legend()
     figure.tight_layout()
-    beside = path.with_suffix(".tmp.png")
-    figure.savefig(beside, dpi=110)
-    beside.replace(path)
+    record.save_figure(figure, path)
 
 
 def main() -> None:

@@ -1,17 +1,23 @@
-"""Records: results as JSON that names hardware, versions and date, written whole or not at all."""
+"""Records: results as JSON that names hardware, versions and date; figures; whole or not there."""
 
 import json
 import os
 import platform
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 import bppsa_lightning as bl
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RECORDS = Path(__file__).parent / "records"
 
@@ -37,10 +43,34 @@ def environment() -> dict[str, Any]:
 
 def write(path: Path, results: dict[str, Any]) -> None:
     """Writes {"environment": …, **results} to `path` by rename."""
+    with _beside(path) as file:
+        file.write_text(json.dumps({"environment": environment(), **results}, indent=1) + "\n")
+
+
+def pyplot() -> ModuleType:
+    """matplotlib.pyplot without a display; imported late, as measuring alone needs none of it."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def save_figure(figure: "Figure", path: Path, dpi: int = 110) -> None:
+    """Writes a figure to `path` by rename, in the format of its suffix, and closes it."""
+    with _beside(path) as file:
+        figure.savefig(file, dpi=dpi)
+    pyplot().close(figure)
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A file beside `path` that takes its place when the block ends, or vanishes if it raises."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    beside = path.with_name(f"{path.stem}.{uuid.uuid4().hex}.tmp{path.suffix}")
     try:
-        beside.write_text(json.dumps({"environment": environment(), **results}, indent=1) + "\n")
+        yield beside
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)

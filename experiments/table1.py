@@ -131,12 +131,7 @@ def show(row: dict) -> None:
 
 
 def draw(path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 3, figsize=(15, 5))
+    figure, axes = record.pyplot().subplots(1, 3, figsize=(15, 5))
     for axis, (name, layer) in zip(axes, layers().items(), strict=True):
         pattern = jacobians.Pattern.of(layer[2]())
         bins = [max(b for b in range(1, 513) if n % b == 0) for n in pattern.shape]
@@ -153,9 +148,7 @@ def draw(path: Path) -> None:
         axis.set_ylabel("input")
     figure.suptitle("Transposed Jacobians of VGG-11's first layers (darker: more entries)")
     figure.tight_layout()
-    beside = path.with_suffix(".tmp.png")
-    figure.savefig(beside, dpi=110)
-    beside.replace(path)
+    record.save_figure(figure, path)
 
 
 def main() -> None:
