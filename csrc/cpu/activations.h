@@ -1,5 +1,5 @@
-// tanh and the logistic sigmoid on Vec<T, W>, correct to about one unit in the last place,
-// branch-free.
+// tanh and the logistic sigmoid on Vec<T, W>, branch-free. Errors are about one unit in the last
+// place (of a sigmoid below 1e-4, three).
 //
 // tanh: |x| < 0.625: x + x^3 P(x^2)/Q(x^2); otherwise 1 - 2 / (exp(2|x|) + 1). The coefficients
 // are those of the Cephes library (tanhf.c, expf.c, tanh.c, exp.c; S. Moshier).
@@ -88,8 +88,8 @@ BPPSA_INLINE Vec<double, W> exp_in_range(Vec<double, W> x) {
   return exp_reduced<W>(x, n) * exp2i<double, W>(n);
 }
 
-// exp(s x) = 2^n (1 + p) for |s x| <= 87, s = 1 or 2. With x = n (ln 2 / s) + r, p = expm1(s r), to
-// 2^-26; the polynomial is evaluated in pairs, as a step of a recurrence waits for it.
+// exp(s x) = 2^n (1 + p) for |s x| <= 87, s = -1 or 2. With x = n (ln 2 / s) + r, p = expm1(s r),
+// to 2^-26; the polynomial is evaluated in pairs, as a step of a recurrence waits for it.
 template <int W>
 struct ReducedExp {
   Vec<float, W> p, scale;
@@ -151,11 +151,21 @@ BPPSA_INLINE Vec<T, W> at_most(Vec<T, W> limit, Vec<T, W> x) {
   return select<T, W>(x > limit, limit, x);
 }
 
+// The greater, or x where it is a NaN.
+template <typename T, int W>
+BPPSA_INLINE Vec<T, W> at_least(Vec<T, W> limit, Vec<T, W> x) {
+#if defined(__AVX512VL__)
+  if constexpr (sizeof(T) == 4 && W == 16) return _mm512_maskz_max_ps(0xffff, limit, x);
+  if constexpr (sizeof(T) == 4 && W == 8) return _mm256_maskz_max_ps(0xff, limit, x);
+  if constexpr (sizeof(T) == 4 && W == 4) return _mm_maskz_max_ps(0xf, limit, x);
+#endif
+  return select<T, W>(x < limit, limit, x);
+}
+
 // x between -limit and limit; a NaN stays a NaN.
 template <typename T, int W>
 BPPSA_INLINE Vec<T, W> clamp(Vec<T, W> x, T limit) {
-  const Vec<T, W> high = splat<T, W>(limit);
-  return -at_most<T, W>(high, -at_most<T, W>(high, x));
+  return at_least<T, W>(splat<T, W>(-limit), at_most<T, W>(splat<T, W>(limit), x));
 }
 
 template <int W>
@@ -184,7 +194,7 @@ BPPSA_INLINE Vec<double, W> tanh_of(Vec<double, W> x) {
 // Beyond the limits the result is 1, or smaller than any that is not rounded away.
 template <int W>
 BPPSA_INLINE Vec<float, W> sigmoid_of(Vec<float, W> x) {
-  const ReducedExp<W> e = reduced_exp<W, 1>(clamp<float, W>(-x, 87));
+  const ReducedExp<W> e = reduced_exp<W, -1>(clamp<float, W>(x, 87));
   return reciprocal<W>(e.scale * e.p + (e.scale + 1));
 }
 

@@ -170,7 +170,9 @@ struct LayerBackward {
     const Memory memories[2] = {Memory(*this, steps * B), Memory(*this, steps * B)};
     Buffer<T> carry(B * state);
     const auto number = [&](int64_t i) {
-      return slab(layer.steps - i * steps, steps, 0, B, memories[i % 2]);
+      Slab<T> of_all = slab(layer.steps - i * steps, steps, 0, B, memories[i % 2]);
+      of_all.travels = true;
+      return of_all;
     };
     Chain::enter(layer, args, 0, B, carry.data);
     const auto prepare = [&](int64_t i, int64_t share, int64_t shares) {

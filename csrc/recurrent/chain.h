@@ -18,6 +18,7 @@ struct Slab {
   int64_t d_rows;  // from one step to the next
   ConstRows<T> kept;
   int64_t kept_rows;
+  bool travels = false;  // d, to a core that reads it
 
   int64_t steps() const { return hi - lo; }
 };
@@ -66,6 +67,8 @@ struct LayerChain {
     s.g = {g, H()};
     s.direct = direct(args, slab.lo + t - 1, slab.b + b);
     s.d = Final ? slab.d.from((t - 1) * slab.d_rows + b) : Rows<T>{scratch, slab.d.ld};
+    if (Final && slab.travels && t > kAhead)
+      prefetch_to_write(s.d[-kAhead * slab.d_rows], n * slab.d.ld);
     s.out = {out, H()};
     s.scratch = scratch + n * slab.d.ld;
     Cell::backward(layer, weights, s);
@@ -125,6 +128,8 @@ struct LayerChain {
   }
 
  private:
+  static constexpr int64_t kAhead = 8;  // steps
+
   // What the maths of step lo + t of samples b0 + b and on reads.
   BackwardStep<T> of_step(int64_t t, int64_t b) const {
     const int64_t step = slab.lo + t, sample = slab.b + b;

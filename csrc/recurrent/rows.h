@@ -28,6 +28,18 @@ struct Rows {
 template <typename T>
 using ConstRows = Rows<const T>;
 
+// Asks for the cache lines of `count` numbers that will soon be written: where another core has
+// read them, the store would wait for their return.
+template <typename T>
+BPPSA_INLINE void prefetch_to_write([[maybe_unused]] const T* first,
+                                    [[maybe_unused]] int64_t count) {
+#if defined(__x86_64__)
+  const char* end = reinterpret_cast<const char*>(first + count);
+  for (const char* p = reinterpret_cast<const char*>(first); p < end; p += 64)
+    asm volatile("prefetchw %0" : : "m"(*p));
+#endif
+}
+
 // Pre-activations of one or several gates as columns of one product, see weights.h.
 template <typename T>
 struct Section {
