@@ -7,7 +7,7 @@ step is the affine map (A, b) = (J_{i+1}ᵀ, u_i); maps compose associatively, w
 parallel scan here rests on (arXiv:1907.10134, section 3).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -194,3 +194,22 @@ def sparse_conv2d(
     top, bottom, left, right = padding
     padded = pad(x, (left, right, top, bottom))
     return conv2d(padded, flat.view(O, C, *kernel), None, stride, 0, dilation, groups)
+
+
+def before_relu_and_pool(
+    grad: Tensor, output: Tensor | None, places: Tensor | None, size: Sequence[int]
+) -> Tensor:
+    """The gradient (O, H, W, B) of a sparse layer's own output, from that of what follows it.
+
+    grad, output, places: (O, H', W', B). output: of a ReLU, or None. places: of a maximum over
+    windows of 2 x 2 pixels, or None: which pixel each window took (0 to 3 in reading order, 4 for
+    none). size: H, W.
+    """
+    if output is not None:
+        grad = grad.masked_fill(output <= 0, 0)
+    if places is None:
+        return grad
+    pixels = [grad.masked_fill(places != k, 0) for k in range(4)]
+    rows = [torch.stack(pair, 3).flatten(2, 3) for pair in (pixels[:2], pixels[2:])]
+    full = torch.stack(rows, 2).flatten(1, 2)
+    return pad(full, (0, 0, 0, size[1] - full.shape[2], 0, size[0] - full.shape[1]))

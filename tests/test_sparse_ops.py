@@ -12,7 +12,7 @@ from cases import relative_error, with_capability
 from torch.nn import functional as F
 
 import bppsa_lightning as bl
-from bppsa_lightning.ops import SparsePattern, sparse_conv2d, sparse_linear
+from bppsa_lightning.ops import SparsePattern, run_sparse_layer, sparse_conv2d, sparse_linear
 
 # samples, channels in, out, groups, image, kernel, stride, padding, dilation: a vector's multiple,
 # less than a vector, one sample, samples that no vector divides, an image of one pixel, phases
@@ -43,6 +43,9 @@ LAYOUTS = {
 }
 each_convolution = pytest.mark.parametrize("case", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+# ReLU, pooling: what may follow in the same pass.
+FOLLOWERS = {"relu": (True, False), "pool": (False, True), "relu, pool": (True, True)}
+each_follower = pytest.mark.parametrize("relu, pool", FOLLOWERS.values(), ids=FOLLOWERS)
 
 
 def settings(case):
@@ -65,6 +68,17 @@ def dense_conv2d(x, weight, bias, mask, stride, padding, dilation, groups):
         top, bottom, left, right = padding
         x, padding = F.pad(x, (left, right, top, bottom)), 0
     return F.conv2d(x, weight * mask, bias, stride, padding, dilation, groups)
+
+
+def followed(output, relu, pool):
+    output = output.relu() if relu else output
+    return F.max_pool2d(output, 2) if pool else output
+
+
+def pools(case):
+    """Whether a window fits into the output."""
+    x_shape, shape, geometry = settings(case)
+    return min(SparsePattern.of(mask_of(shape, 1), *geometry).output_size(*x_shape[2:])) >= 2
 
 
 def gradients(output, grad, inputs):
@@ -98,6 +112,52 @@ def test_results_and_gradients_are_those_of_the_dense_layer(case, dtype):
             for what, have, want in zip(("output", "x", "weight", "bias"), found, wanted):
                 assert relative_error(have, want) < DTYPES[dtype], (what, density, name)
             assert not found[2][~mask].any()
+
+
+@each_follower
+@each_dtype
+@each_convolution
+def test_followed_by_relu_and_pooling(case, dtype, relu, pool):
+    if pool and not pools(case):
+        pytest.skip("no window fits")
+    x_shape, shape, geometry = settings(case)
+    tensors = random(*x_shape), random(*shape), random(shape[0])
+    for density in (0.03, 0.3):
+        mask = mask_of(shape, density)
+        pattern = SparsePattern.of(mask, *geometry)
+        x, weight, bias = leaves(*tensors)
+        output = followed(dense_conv2d(x, weight, bias, mask, *geometry), relu, pool)
+        grad = random(*output.shape, seed=1)
+        wanted = gradients(output, grad, (x, weight, bias))
+        for layout in (LAYOUTS["samples innermost"], LAYOUTS["spread"]):
+            x, weight, bias = leaves(*tensors, dtype=dtype, layout=layout)
+            output = run_sparse_layer(x, weight, pattern, bias, relu, pool)
+            # Neither adds rounding.
+            assert torch.equal(
+                output, followed(run_sparse_layer(x, weight, pattern, bias), relu, pool)
+            )
+            found = gradients(output, layout(grad).to(dtype), (x, weight, bias))
+            for what, have, want in zip(("output", "x", "weight", "bias"), found, wanted):
+                assert relative_error(have, want) < DTYPES[dtype], (what, density)
+            assert not found[2][~mask].any()
+
+
+@each_follower
+@each_dtype
+@pytest.mark.parametrize("B", [1, 8, 19, 32])
+def test_ties_and_numbers_that_are_none_go_where_pytorch_sends_them(B, dtype, relu, pool):
+    generator = torch.Generator().manual_seed(0)
+    values = torch.tensor([-1.0, 0.0, 1.0, 2.0, float("nan"), float("inf"), -float("inf")])
+    x = values[torch.randint(len(values), (B, 3, 6, 9), generator=generator)].to(dtype)
+    pattern = SparsePattern.of(torch.eye(3))  # the identity
+    stock, ours = x.clone().requires_grad_(), x.clone().requires_grad_()
+    wanted = followed(stock, relu, pool)
+    found = run_sparse_layer(ours, torch.ones(3, dtype=dtype), pattern, None, relu, pool)
+    assert torch.equal(found.nan_to_num(7.0), wanted.nan_to_num(7.0))
+    grad = random(*wanted.shape).to(dtype)
+    for output in (wanted, found):
+        output.backward(grad)
+    assert torch.equal(ours.grad, stock.grad)
 
 
 @each_dtype
@@ -176,13 +236,26 @@ def test_second_derivatives():
     assert torch.autograd.gradcheck(run, (x, weight, bias))
 
 
+@each_follower
+def test_second_derivatives_through_what_follows(relu, pool):
+    mask = mask_of((4, 2, 3, 2), 0.4)
+    pattern = SparsePattern.of(mask, (2, 1), 1, 1, 2)
+    x, weight, bias = leaves(random(2, 4, 5, 4), random(4, 2, 3, 2), random(4))
+    run = lambda *inputs: run_sparse_layer(*inputs[:2], pattern, inputs[2], relu, pool)  # noqa: E731
+    assert torch.autograd.gradcheck(run, (x, weight, bias))
+    assert torch.autograd.gradgradcheck(run, (x, weight, bias))
+
+
 @each_convolution
 def test_opcheck(case):
     x_shape, shape, geometry = settings(case)
     pattern = SparsePattern.of(mask_of(shape, 0.3), *geometry)
     x, values, bias = leaves(random(*x_shape), random(pattern.nnz), random(shape[0]))
     arguments = (x, values, bias, *pattern.arguments(), pattern.groups)
-    torch.library.opcheck(torch.ops.bppsa.sparse_conv2d.default, arguments)
+    for relu, pool in ((False, False), *FOLLOWERS.values()):
+        if not pool or pools(case):
+            operator = torch.ops.bppsa.sparse_conv2d.default
+            torch.library.opcheck(operator, (*arguments, relu, pool))
     weight, grad = leaves(random(mask_of(shape, 1).numel()), random(pattern.nnz))
     torch.library.opcheck(torch.ops.bppsa.take_surviving.default, (weight, pattern.index))
     put = (grad, pattern.index, weight.numel())
@@ -248,9 +321,14 @@ import test_sparse_ops as tests
 assert tests.bl.ops.cpu_capability() == {level!r}.replace("-", "_")
 for name in ("vgg", "odd", "strided", "dilated, strided", "one sample"):
     for dtype in tests.DTYPES:
-        tests.test_results_and_gradients_are_those_of_the_dense_layer(
-            tests.CONVOLUTIONS[name], dtype
-        )
+        case = tests.CONVOLUTIONS[name]
+        tests.test_results_and_gradients_are_those_of_the_dense_layer(case, dtype)
+        if name in ("odd", "strided"):
+            tests.test_followed_by_relu_and_pooling(case, dtype, True, False)
+            tests.test_followed_by_relu_and_pooling(case, dtype, True, True)
+            tests.test_ties_and_numbers_that_are_none_go_where_pytorch_sends_them(
+                19, dtype, True, True
+            )
 """
 
 

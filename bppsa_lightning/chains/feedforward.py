@@ -18,6 +18,7 @@ from bppsa_lightning.chains import layers
 from bppsa_lightning.chains.base import Chain
 from bppsa_lightning.chains.layers import Layer
 from bppsa_lightning.jacobians.product import DEFAULT_BUDGET
+from bppsa_lightning.layers import LayerStack
 from bppsa_lightning.ops.layers import LayerScan, Step
 from bppsa_lightning.ops.log import record_scan
 
@@ -47,7 +48,7 @@ def is_stack(module: nn.Module) -> bool:
 
 def _own_forward(module: nn.Module) -> bool:
     forward = module.__dict__.get("forward")
-    return forward is None or isinstance(forward, FeedforwardChain)
+    return forward is None or isinstance(forward, FeedforwardChain | LayerStack)
 
 
 def refusal(sequential: nn.Sequential) -> str | None:

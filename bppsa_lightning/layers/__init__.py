@@ -3,9 +3,11 @@
 from bppsa_lightning.layers.find import attach_layers, detach_layers, sparse_layers
 from bppsa_lightning.layers.layout import LayoutLayer
 from bppsa_lightning.layers.sparse import SparseLayer, of_module
+from bppsa_lightning.layers.stack import LayerStack
 from bppsa_lightning.layers.standin import StandIn, stand_in_of
 
 __all__ = [
+    "LayerStack",
     "LayoutLayer",
     "SparseLayer",
     "StandIn",

@@ -8,11 +8,12 @@ from torch import nn
 
 from bppsa_lightning.layers.layout import LayoutLayer
 from bppsa_lightning.layers.sparse import SparseLayer, of_module
+from bppsa_lightning.layers.stack import LayerStack
 from bppsa_lightning.layers.standin import StandIn, stand_in_of
 
 
 def attach_layers(module: nn.Module, but: Collection[nn.Module] = ()) -> list[StandIn]:
-    """Attaches the pruned layers of a module, and poolings and batch norms beside them.
+    """Attaches the pruned layers of a module, poolings and batch norms beside them, their stacks.
 
     Args:
         but: modules to leave alone.
@@ -30,7 +31,14 @@ def attach_layers(module: nn.Module, but: Collection[nn.Module] = ()) -> list[St
                 found.append(LayoutLayer(name, child))
     for stand_in in found:
         stand_in.attach()
-    return found
+    stacks: list[StandIn] = [
+        LayerStack(name, child)
+        for name, child in module.named_modules()
+        if child not in but and LayerStack.suits(child)
+    ]
+    for stack in stacks:
+        stack.attach()
+    return found + stacks
 
 
 def sparse_layers(module: nn.Module) -> dict[str, SparseLayer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from bppsa_lightning.layers.standin import StandIn
 
 _DTYPES = (torch.float32, torch.float64)
 _KINDS = (nn.Conv2d, nn.Linear)
+_LEAST_POOLED = 8  # samples
 
 
 class SparseLayer(StandIn):
@@ -73,13 +75,46 @@ class SparseLayer(StandIn):
             if "weight_orig" in module._parameters:
                 module.weight = self.dense_weight()
             return type(module).forward(module, input)
-        weight, pattern = module._parameters["weight_orig"], self.pattern
+        return self._run(input)
+
+    def with_followers(
+        self, input: Tensor, followers: Sequence[type[nn.Module]]
+    ) -> tuple[Tensor | None, int]:
+        """The output of this layer and of what follows it, in one pass.
+
+        Args:
+            followers: nn.ReLU, nn.MaxPool2d (over windows of 2 x 2) or both, in order.
+
+        Returns:
+            The output and how many layers it is of, this one counted; None where the layer must
+            run by itself.
+        """
+        module = self.module
+        for hook in module._forward_pre_hooks.values():
+            hook(module, (input,))
+        if of_module(module) is not None or self._why_not(input) is not None:
+            return None, 0
+        if nn.MaxPool2d in followers and not self._pools(input):
+            followers = followers[: followers.index(nn.MaxPool2d)]
+        if not followers:
+            return None, 0
+        self.count(None)
+        output = self._run(input, nn.ReLU in followers, nn.MaxPool2d in followers)
+        return output, 1 + len(followers)
+
+    def _pools(self, input: Tensor) -> bool:
+        """Whether windows fit into the output, and samples fill vectors."""
+        images = self.kind == "Conv2d" and input.dim() == 4 and len(input) >= _LEAST_POOLED
+        return images and min(self.pattern.output_size(*input.shape[2:])) >= 2
+
+    def _run(self, input: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
+        weight, pattern = self.module._parameters["weight_orig"], self.pattern
         if self.kind == "Conv2d":
             image = input if input.dim() == 4 else input.unsqueeze(0)
-            output = ops.run_sparse_layer(image, weight, pattern, module.bias)
+            output = ops.run_sparse_layer(image, weight, pattern, self.module.bias, relu, pool)
             return output if input.dim() == 4 else output.squeeze(0)
         image = input.reshape(-1, input.shape[-1], 1, 1)
-        output = ops.run_sparse_layer(image, weight, pattern, module.bias)
+        output = ops.run_sparse_layer(image, weight, pattern, self.module.bias, relu)
         return output.view(*input.shape[:-1], output.shape[1])
 
     def attach(self) -> None:

@@ -222,18 +222,28 @@ def sparse_linear(
 
 
 def run_sparse_layer(
-    x: Tensor, weight: Tensor, pattern: SparsePattern, bias: Tensor | None
+    x: Tensor,
+    weight: Tensor,
+    pattern: SparsePattern,
+    bias: Tensor | None,
+    relu: bool = False,
+    pool: bool = False,
 ) -> Tensor:
-    """`sparse_conv2d` for a caller who has checked the arguments."""
+    """`sparse_conv2d` for a caller who has checked the arguments.
+
+    Args:
+        relu, pool: what follows in the same pass: `torch.relu`, ``max_pool2d(…, 2)``, or both.
+            The layer's own output is not in memory then.
+    """
     values = (weight if weight.dim() == 1 else surviving(weight, pattern)).contiguous()
     if bias is not None and not bias.is_contiguous():
         bias = bias.contiguous()
-    arguments = (x, values, bias, *pattern.arguments(), pattern.groups)
+    arguments = (x, values, bias, *pattern.arguments(), pattern.groups, relu, pool)
     differentiated = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (x, values, bias)
     )
     if torch.compiler.is_compiling() or not differentiated:
-        return _forward(*arguments).permute(3, 0, 1, 2)
+        return _forward(*arguments)[0].permute(3, 0, 1, 2)
     return _Layer.apply(*arguments).permute(3, 0, 1, 2)
 
 
@@ -327,27 +337,34 @@ def _(values: Tensor, index: Tensor, size: int) -> Tensor:
 # --- the formula ---------------------------------------------------------------------------
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, values, bias, *ctx.pattern = inputs
-    ctx.save_for_backward(x, values)
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, values, bias, *ctx.pattern, relu, pool = inputs
+    kept = (output[0] if relu and not pool else None, output[1] if pool else None)
+    ctx.save_for_backward(x, values, *kept)
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    x, values = ctx.saved_tensors
+def _backward(ctx: Any, grad: Tensor, _grad_of_places: Any = None) -> tuple[Any, ...]:
+    x, values, output, places = ctx.saved_tensors
     wanted = ctx.needs_input_grad[:3]
-    grad = grad.permute(3, 0, 1, 2)
     gradients: Sequence[Tensor | None]
+    *pattern, _groups = ctx.pattern
     if torch.is_grad_enabled():
+        size = _output_size(x, *pattern[-4:])
+        grad = reference.before_relu_and_pool(grad, output, places, size).permute(3, 0, 1, 2)
         gradients = _differentiable_backward(grad, x, values, ctx.pattern, wanted)
     else:
-        *pattern, _ = ctx.pattern
         bits = sum(1 << i for i, want in enumerate(wanted) if want)
-        grad_x, grad_values, grad_bias = _run_backward(grad, x, values, *pattern, bits)
+        if output is not None or places is not None:
+            grad = grad.contiguous()
+        grad = grad.permute(3, 0, 1, 2)
+        grad_x, grad_values, grad_bias = _run_backward(
+            grad, output, places, x, values, *pattern, bits
+        )
         gradients = (grad_x.permute(3, 0, 1, 2) if wanted[0] else None, grad_values, grad_bias)
     return (*(g if w else None for g, w in zip(gradients, wanted, strict=True)), *_NO_GRADIENTS)
 
 
-_NO_GRADIENTS = (None,) * 10
+_NO_GRADIENTS = (None,) * 12
 
 
 def _differentiable_backward(
@@ -376,14 +393,25 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        output = _forward(*arguments)
-        _setup(ctx, arguments, output)
-        return output
+        results = _forward(*arguments)
+        _setup(ctx, arguments, results)
+        return results[0]
 
     backward = staticmethod(_backward)
 
 
 torch.library.register_autograd("bppsa::sparse_conv2d", _backward, setup_context=_setup)
+
+
+def _output_size(
+    x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int]
+) -> list[int]:
+    """Rows and columns of the convolution's own output."""
+    pads = (padding[0] + padding[1], padding[2] + padding[3])
+    return [
+        (x.shape[2 + d] + pads[d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1
+        for d in (0, 1)
+    ]
 
 
 @torch.library.register_fake("bppsa::sparse_conv2d")
@@ -401,18 +429,20 @@ def _(
     padding: list[int],
     dilation: list[int],
     groups: int,
-) -> Tensor:
-    pads = (padding[0] + padding[1], padding[2] + padding[3])
-    size = [
-        (x.shape[2 + d] + pads[d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1
-        for d in (0, 1)
-    ]
-    return x.new_empty((rows.shape[0] - 1, *size, x.shape[0]))
+    relu: bool = False,
+    pool: bool = False,
+) -> tuple[Tensor, Tensor]:
+    size = _output_size(x, kernel, stride, padding, dilation)
+    result = [n // 2 for n in size] if pool else size
+    output = x.new_empty((rows.shape[0] - 1, *result, x.shape[0]))
+    return output, x.new_empty(output.shape if pool else (0,), dtype=torch.uint8)
 
 
 @torch.library.register_fake("bppsa::sparse_conv2d_backward")
 def _(
     grad: Tensor,
+    output: Tensor | None,
+    places: Tensor | None,
     x: Tensor,
     values: Tensor,
     rows: Tensor,

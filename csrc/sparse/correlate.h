@@ -10,6 +10,7 @@
 
 #include "pattern.h"
 #include "source.h"
+#include "window.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -19,11 +20,12 @@ struct Correlate {
   const int64_t* tap;
   const T* source;
   int64_t source_channel;
-  const T* grad;
+  ResultGradient<T> grad;
   int64_t grad_channel;
-  Grid grid;       // merged; here: grad, there: source
-  T* grad_values;  // or null
-  T* grad_bias;    // or null
+  Grid grid;            // merged; here: grad, there: source
+  WindowPixels pixels;  // in the source, if pooled
+  T* grad_values;       // or null
+  T* grad_bias;         // or null
 };
 
 template <typename T, int W>
@@ -32,10 +34,10 @@ BPPSA_INLINE Vec<T, W> without_first_lanes(Vec<T, W> v, int n) {
   return v;
 }
 
-template <typename T, int W, int Groups, int Vectors>
+template <typename T, int W, int Pixels, int Groups, int Vectors>
 void correlate_tile(const Correlate<T>& job, const Tile& tile, int64_t begin, int64_t end) {
   using V = Vec<T, W>;
-  constexpr int N = Groups * Vectors, kParts = N < 4 ? N : 4;
+  constexpr int M = Groups * Vectors, N = Pixels * M, kParts = N < 4 ? N : 4;
   const auto total = [](const V(&part)[kParts]) {
     V all = part[0];
     for (int i = 1; i < kParts; ++i) all += part[i];
@@ -43,11 +45,14 @@ void correlate_tile(const Correlate<T>& job, const Tile& tile, int64_t begin, in
   };
   const T* source = job.source + tile.there;
   for (int64_t c = begin; c < end; ++c) {
-    const T* grad = job.grad + c * job.grad_channel + tile.here;
     V g[N];
     for (int i = 0; i < N; ++i) {
-      const int64_t offset = i / Vectors * job.grid.here_column + i % Vectors * W;
-      g[i] = load<T, W>(grad + offset);
+      const int64_t here = i % M / Vectors * job.grid.here_column + i % Vectors * W;
+      const int64_t offset = c * job.grad_channel + tile.here + here;
+      if constexpr (Pixels == 1)
+        g[i] = job.grad.template at<W>(offset);
+      else
+        g[i] = job.grad.template pixel<W>(offset, i / M);
     }
     if constexpr (Vectors == 1)
       if (tile.skip)
@@ -63,17 +68,19 @@ void correlate_tile(const Correlate<T>& job, const Tile& tile, int64_t begin, in
       const T* p = source + entry.channel * job.source_channel + job.tap[entry.tap];
       V product[kParts] = {};
       for (int i = 0; i < N; ++i) {
-        const int64_t offset = i / Vectors * job.grid.there_column + i % Vectors * W;
-        product[i % kParts] += g[i] * load<T, W>(p + offset);
+        const int64_t there = i % M / Vectors * job.grid.there_column + i % Vectors * W;
+        const int64_t pixel = Pixels == 1 ? 0 : job.pixels.offset[i / M];
+        product[i % kParts] += g[i] * load<T, W>(p + pixel + there);
       }
       job.grad_values[e] += total(product);
     }
   }
 }
 
-template <typename T, int W>
+template <typename T, int W, int Pixels>
 void correlate_as(const Correlate<T>& job, const Parallel& parallel) {
-  const Tiles tiles(job.grid, W);
+  constexpr int kMost = kTileVectors / Pixels;
+  const Tiles tiles(job.grid, W, kMost);
   const Pattern& pattern = job.pattern;
   const int64_t shares = parallel.threads;
   for_each_index(parallel, shares, [&](int64_t share) {
@@ -85,17 +92,21 @@ void correlate_as(const Correlate<T>& job, const Parallel& parallel) {
     clear(job.grad_values, pattern.rows[begin], pattern.rows[end]);
     clear(job.grad_bias, begin, end);
     for (int64_t t = 0; t < tiles.size(); ++t)
-      with_tile(tiles[t], [&](auto groups, auto vectors) {
-        correlate_tile<T, W, decltype(groups)::value, decltype(vectors)::value>(job, tiles[t],
-                                                                                begin, end);
+      with_tile<kMost>(tiles[t], [&](auto groups, auto vectors) {
+        correlate_tile<T, W, Pixels, decltype(groups)::value, decltype(vectors)::value>(
+            job, tiles[t], begin, end);
       });
   });
 }
 
 template <typename T>
 void correlate(const Correlate<T>& job, const Parallel& parallel) {
-  with_width<T>(best_width<T>(job.grid.lanes),
-                [&](auto width) { correlate_as<T, decltype(width)::value>(job, parallel); });
+  with_width<T>(best_width<T>(job.grid.lanes), [&](auto width) {
+    if (job.grad.places)
+      correlate_as<T, decltype(width)::value, 4>(job, parallel);
+    else
+      correlate_as<T, decltype(width)::value, 1>(job, parallel);
+  });
 }
 
 }  // namespace bppsa::BPPSA_ISA

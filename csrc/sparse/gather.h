@@ -2,6 +2,8 @@
 //
 //   out[c][p] = sum over entries e of channel c: values[e] * source[e.channel][p + e.tap] + bias[c]
 //
+// and a ReLU of that, or the maximum of a window of four pixels, all of them in registers.
+//
 // A thread takes a tile of pixels and samples and walks through channels; a channel's entries are
 // summed in registers, one load and one multiply-add a vector. What a tile's entries read stays in
 // the second-level cache from channel to channel. Shares are equal in entries x vectors, and every
@@ -10,6 +12,7 @@
 
 #include "pattern.h"
 #include "source.h"
+#include "window.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -23,34 +26,49 @@ struct Gather {
   int64_t source_channel;
   T* out;
   int64_t out_channel;
-  Grid grid;  // merged; here: out, there: source
+  Grid grid;            // merged; here: out, there: source
+  WindowPixels pixels;  // in the source, if places
+  uint8_t* places;      // as out; null: no pooling
+  bool relu;
 };
 
-template <typename T, int W, int Groups, int Vectors>
+template <typename T, int W, int Pixels, int Groups, int Vectors>
 void gather_tile(const Gather<T>& job, const Tile& tile, int64_t begin, int64_t end) {
   using V = Vec<T, W>;
   const T* source = job.source + tile.there;
   for (int64_t c = begin; c < end; ++c) {
-    V acc[Groups][Vectors] = {};
+    V acc[Groups][Vectors][Pixels] = {};
     for (int64_t e = job.pattern.rows[c]; e < job.pattern.rows[c + 1]; ++e) {
       const Entry entry = job.pattern.entries[e];
       const T* p = source + entry.channel * job.source_channel + job.tap[entry.tap];
       const V value = splat<T, W>(job.values[e]);
-      for (int g = 0; g < Groups; ++g)
-        for (int v = 0; v < Vectors; ++v)
-          acc[g][v] += value * load<T, W>(p + g * job.grid.there_column + v * W);
+      for (int k = 0; k < Pixels; ++k) {
+        const T* pixel = Pixels == 1 ? p : p + job.pixels.offset[k];
+        for (int g = 0; g < Groups; ++g)
+          for (int v = 0; v < Vectors; ++v)
+            acc[g][v][k] += value * load<T, W>(pixel + g * job.grid.there_column + v * W);
+      }
     }
     const V addend = splat<T, W>(job.bias ? job.bias[c] : T(0));
-    T* out = job.out + c * job.out_channel + tile.here;
     for (int g = 0; g < Groups; ++g)
-      for (int v = 0; v < Vectors; ++v)
-        store<T, W>(out + g * job.grid.here_column + v * W, acc[g][v] + addend);
+      for (int v = 0; v < Vectors; ++v) {
+        const int64_t to = c * job.out_channel + tile.here + g * job.grid.here_column + v * W;
+        for (V& pixel : acc[g][v]) pixel += addend;
+        if constexpr (Pixels == 1) {
+          store<T, W>(job.out + to, job.relu ? relu<T, W>(acc[g][v][0]) : acc[g][v][0]);
+        } else {
+          const auto best = pool<T, W>(acc[g][v], job.relu);
+          store<T, W>(job.out + to, best.value);
+          store_places<T, W>(job.places + to, best.place);
+        }
+      }
   }
 }
 
-template <typename T, int W>
+template <typename T, int W, int Pixels>
 void gather_as(const Gather<T>& job, const Parallel& parallel) {
-  const Tiles tiles(job.grid, W);
+  constexpr int kMost = kTileVectors / Pixels;
+  const Tiles tiles(job.grid, W, kMost);
   const Pattern& pattern = job.pattern;
   // A place in the order of tiles, and of channels within a tile.
   struct Place {
@@ -69,9 +87,9 @@ void gather_as(const Gather<T>& job, const Parallel& parallel) {
     for (int64_t t = from.tile; t <= min(to.tile, tiles.size() - 1); ++t) {
       const int64_t begin = t == from.tile ? from.channel : 0;
       const int64_t end = t == to.tile ? to.channel : pattern.channels;
-      with_tile(tiles[t], [&](auto groups, auto vectors) {
-        gather_tile<T, W, decltype(groups)::value, decltype(vectors)::value>(job, tiles[t], begin,
-                                                                             end);
+      with_tile<kMost>(tiles[t], [&](auto groups, auto vectors) {
+        gather_tile<T, W, Pixels, decltype(groups)::value, decltype(vectors)::value>(job, tiles[t],
+                                                                                     begin, end);
       });
     }
   });
@@ -79,8 +97,12 @@ void gather_as(const Gather<T>& job, const Parallel& parallel) {
 
 template <typename T>
 void gather(const Gather<T>& job, const Parallel& parallel) {
-  with_width<T>(best_width<T>(job.grid.lanes),
-                [&](auto width) { gather_as<T, decltype(width)::value>(job, parallel); });
+  with_width<T>(best_width<T>(job.grid.lanes), [&](auto width) {
+    if (job.places)
+      gather_as<T, decltype(width)::value, 4>(job, parallel);
+    else
+      gather_as<T, decltype(width)::value, 1>(job, parallel);
+  });
 }
 
 }  // namespace bppsa::BPPSA_ISA

@@ -41,17 +41,30 @@ struct InputTaps : Buffer<int64_t> {
   }
 };
 
+// Results and what they read: windows of pixels if pooled, pixels otherwise.
+template <typename T>
+Grid result_grid(const SparseLayerArgs& args, const Source<T>& x, int64_t row, int64_t column) {
+  const int64_t pixels = args.pool ? 2 : 1;
+  return {args.result_size[0],
+          args.result_size[1],
+          args.samples,
+          row,
+          column,
+          pixels * args.stride[0] * x.row(),
+          pixels * args.stride[1] * x.column()};
+}
+
 template <typename T>
 void sparse_layer_forward(const SparseForwardArgs& args, const Parallel& parallel) {
   const Source<T> x = input_source<T>(args, parallel);
   const InputTaps<T> taps(args, x);
-  const int64_t column = args.samples, row = args.out_size[1] * column;
-  const Grid grid{args.out_size[0],         args.out_size[1],           args.samples, row, column,
-                  args.stride[0] * x.row(), args.stride[1] * x.column()};
-  gather<T>({pattern_of(args), static_cast<const T*>(args.values), static_cast<const T*>(args.bias),
-             taps.data, x.data(), x.channel(), static_cast<T*>(args.output), args.out_size[0] * row,
-             grid.merged()},
-            parallel);
+  const int64_t column = args.samples, row = args.result_size[1] * column;
+  gather<T>(
+      {pattern_of(args), static_cast<const T*>(args.values), static_cast<const T*>(args.bias),
+       taps.data, x.data(), x.channel(), static_cast<T*>(args.output), args.result_size[0] * row,
+       result_grid(args, x, row, column).merged(),
+       WindowPixels(args.stride[0] * x.row(), args.stride[1] * x.column()), args.places, args.relu},
+      parallel);
 }
 
 // By how many output pixels tap k of a phase is off; false if it never reaches the phase.
@@ -84,9 +97,29 @@ inline Window grad_window(const SparseLayerArgs& args, int d) {
 }
 
 template <typename T>
+ResultGradient<T> result_gradient(const SparseBackwardArgs& args) {
+  return {static_cast<const T*>(args.grad), static_cast<const T*>(args.output), args.places};
+}
+
+// The gradient of the layer's own output, with zeros around it.
+template <typename T>
+Source<T> grad_source(const SparseBackwardArgs& args, const Parallel& parallel) {
+  const Window rows = grad_window(args, 0), columns = grad_window(args, 1);
+  if (!args.relu && !args.pool)
+    return Source<T>(args.grad, args.grad_stride, args.samples, args.out_channels, rows, columns,
+                     parallel);
+  const auto result = result_gradient<T>(args);
+  const int64_t channel = args.result_size[0] * args.result_size[1] * args.samples;
+  return Source<T>(args.samples, args.out_channels, rows, columns, parallel,
+                   [&](int64_t c, int64_t y, int64_t, int64_t, T* to) {
+                     result.expand_row(c * channel, y, args.out_size[0], args.out_size[1],
+                                       args.samples, to);
+                   });
+}
+
+template <typename T>
 void input_gradient(const SparseBackwardArgs& args, const Parallel& parallel) {
-  const Source<T> grad(args.grad, args.grad_stride, args.samples, args.out_channels,
-                       grad_window(args, 0), grad_window(args, 1), parallel);
+  const Source<T> grad = grad_source<T>(args, parallel);
   const int64_t nnz = pattern_of(args).size();
   Buffer<T> values(nnz);
   const int64_t block = 1 << 14;
@@ -116,7 +149,7 @@ void input_gradient(const SparseBackwardArgs& args, const Parallel& parallel) {
                             reinterpret_cast<const Entry*>(args.entries_t)};
       gather<T>({pattern, values.data, nullptr, taps.data, grad.data(), grad.channel(),
                  static_cast<T*>(args.grad_x) + py * row + px * column, args.in_size[0] * row,
-                 grid.merged()},
+                 grid.merged(), WindowPixels(0, 0), nullptr, false},
                 parallel);
     }
 }
@@ -125,15 +158,16 @@ template <typename T>
 void weight_gradient(const SparseBackwardArgs& args, const Parallel& parallel) {
   const Source<T> x = input_source<T>(args, parallel);
   const InputTaps<T> taps(args, x);
-  const Window rows{0, args.out_size[0], args.out_size[0]};
-  const Window columns{0, args.out_size[1], args.out_size[1]};
+  const Window rows{0, args.result_size[0], args.result_size[0]};
+  const Window columns{0, args.result_size[1], args.result_size[1]};
   const Source<T> grad(args.grad, args.grad_stride, args.samples, args.out_channels, rows, columns,
                        parallel);
-  const Grid grid{
-      args.out_size[0],         args.out_size[1],           args.samples, grad.row(), grad.column(),
-      args.stride[0] * x.row(), args.stride[1] * x.column()};
-  correlate<T>({pattern_of(args), taps.data, x.data(), x.channel(), grad.data(), grad.channel(),
-                grid.merged(), static_cast<T*>(args.grad_values), static_cast<T*>(args.grad_bias)},
+  ResultGradient<T> result = result_gradient<T>(args);
+  result.grad = grad.data();
+  correlate<T>({pattern_of(args), taps.data, x.data(), x.channel(), result, grad.channel(),
+                result_grid(args, x, grad.row(), grad.column()).merged(),
+                WindowPixels(args.stride[0] * x.row(), args.stride[1] * x.column()),
+                static_cast<T*>(args.grad_values), static_cast<T*>(args.grad_bias)},
                parallel);
 }
 

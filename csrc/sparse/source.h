@@ -33,14 +33,21 @@ class Source {
       channel_ = stride[1], row_ = stride[2], column_ = stride[3];
       return;
     }
-    column_ = samples, row_ = columns.length() * samples, channel_ = rows.length() * row_;
     const T* from = data_;
-    for_each_index(parallel, channels * rows.length(), [&](int64_t i) {
-      const int64_t c = i / rows.length(), y = rows.begin + i % rows.length();
-      const T* line = y < 0 || y >= rows.size ? nullptr : from + c * stride[1] + y * stride[2];
-      copy_row(line, stride[0], stride[3], samples, columns, memory_.data + i * row_);
-    });
-    data_ = memory_.data - rows.begin * row_ - columns.begin * column_;
+    pack(samples, channels, rows, columns, parallel,
+         [&](int64_t c, int64_t y, int64_t first, int64_t last, T* to) {
+           copy_row(from + c * stride[1] + y * stride[2], stride[0], stride[3], samples, first,
+                    last, to);
+         });
+  }
+
+  // An image that is computed: row(channel, y, first, last, to) writes a row's columns from `first`
+  // to `last` - 1.
+  template <class Row>
+  Source(int64_t samples, int64_t channels, const Window& rows, const Window& columns,
+         const Parallel& parallel, const Row& row)
+      : packed_(true), memory_(channels * rows.length() * columns.length() * samples) {
+    pack(samples, channels, rows, columns, parallel, row);
   }
 
   // Where pixel (0, 0) of the first channel lies.
@@ -55,23 +62,34 @@ class Source {
     return rows.pads() || columns.pads() || (stride[0] != 1 && samples > 1);
   }
 
+  template <class Row>
+  void pack(int64_t samples, int64_t channels, const Window& rows, const Window& columns,
+            const Parallel& parallel, const Row& row) {
+    column_ = samples, row_ = columns.length() * samples, channel_ = rows.length() * row_;
+    // Row by row, as tiles follow each other: a thread finds what it reads in its own cache.
+    for_each_index(parallel, channels * rows.length(), [&](int64_t i) {
+      const int64_t c = i % channels, y = rows.begin + i / channels;
+      const bool exists = y >= 0 && y < rows.size;
+      const int64_t first = exists ? min(max(columns.begin, int64_t(0)), columns.end) : columns.end;
+      const int64_t last = exists ? max(min(columns.end, columns.size), first) : columns.end;
+      T* to = memory_.data + c * channel_ + (y - rows.begin) * row_;
+      std::memset(to, 0, (first - columns.begin) * samples * sizeof(T));
+      if (first < last) row(c, y, first, last, to + (first - columns.begin) * samples);
+      std::memset(to + (last - columns.begin) * samples, 0,
+                  (columns.end - last) * samples * sizeof(T));
+    });
+    data_ = memory_.data - rows.begin * row_ - columns.begin * column_;
+  }
+
   static void copy_row(const T* from, int64_t sample, int64_t column, int64_t samples,
-                       const Window& columns, T* to) {
-    const int64_t first = from ? min(max(columns.begin, int64_t(0)), columns.end) : columns.end;
-    const int64_t last = from ? max(min(columns.end, columns.size), first) : columns.end;
-    std::memset(to, 0, (first - columns.begin) * samples * sizeof(T));
-    T* inside = to + (first - columns.begin) * samples;
-    if (sample == 1 || samples == 1) {
-      if (column == samples)
-        std::memcpy(inside, from + first * column, (last - first) * samples * sizeof(T));
-      else
-        for (int64_t x = first; x < last; ++x)
-          std::memcpy(inside + (x - first) * samples, from + x * column, samples * sizeof(T));
-    } else {
-      transpose(from + first * column, sample, column, samples, last - first, inside);
-    }
-    std::memset(to + (last - columns.begin) * samples, 0,
-                (columns.end - last) * samples * sizeof(T));
+                       int64_t first, int64_t last, T* to) {
+    if (sample != 1 && samples != 1)
+      transpose(from + first * column, sample, column, samples, last - first, to);
+    else if (column == samples)
+      std::memcpy(to, from + first * column, (last - first) * samples * sizeof(T));
+    else
+      for (int64_t x = first; x < last; ++x)
+        std::memcpy(to + (x - first) * samples, from + x * column, samples * sizeof(T));
   }
 
   // A few samples at a time: each cache line of a sample's row is used whole before it is lost.

@@ -1,7 +1,8 @@
 // Tiles: the pixels and samples that a kernel holds in registers while it walks through weights.
 //
 // A weight is loaded once a tile and used for all its vectors: up to kTileVectors of them, in
-// groups (neighbouring rows or pixels) of neighbouring vectors. Pixels whose samples follow those
+// groups (neighbouring rows or pixels) of neighbouring vectors; a quarter as many where each stands
+// for a window of four pixels. Pixels whose samples follow those
 // of their neighbour in both operands are one run, whatever the batch: a batch of 1 fills vectors
 // too, with pixels. A run's last vector, where it is not a whole one, is laid over its neighbour
 // and `skip` says how many of its lanes the neighbour has.
@@ -43,7 +44,7 @@ struct Tile {
 // All tiles of a merged grid, for vectors of `width` lanes.
 class Tiles {
  public:
-  Tiles(const Grid& grid, int64_t width) : memory_(count(grid, width)) {
+  Tiles(const Grid& grid, int64_t width, int64_t most) : most_(most), memory_(count(grid, width)) {
     for (int64_t row = 0; row < grid.rows; ++row)
       for_each_span(grid, width, [&](int64_t lane, int64_t vectors, int64_t skip) {
         for (int64_t column = 0; column < grid.columns;) {
@@ -77,20 +78,20 @@ class Tiles {
  private:
   // Spans of 16, 8, 4, 2 and 1 vectors: what the kernels are compiled for.
   template <class Body>
-  static void for_each_span(const Grid& grid, int64_t width, const Body& body) {
+  void for_each_span(const Grid& grid, int64_t width, const Body& body) const {
     int64_t lane = 0;
-    for (int64_t vectors = kTileVectors; vectors; vectors /= 2)
+    for (int64_t vectors = most_; vectors; vectors /= 2)
       for (; lane + vectors * width <= grid.lanes; lane += vectors * width) body(lane, vectors, 0);
     if (lane < grid.lanes) body(grid.lanes - width, 1, lane + width - grid.lanes);
   }
 
-  static int64_t groups_at(const Grid& grid, int64_t column, int64_t vectors) {
-    int64_t groups = kTileVectors / vectors;
+  int64_t groups_at(const Grid& grid, int64_t column, int64_t vectors) const {
+    int64_t groups = most_ / vectors;
     while (column + groups > grid.columns) groups /= 2;
     return groups;
   }
 
-  static int64_t count(const Grid& grid, int64_t width) {
+  int64_t count(const Grid& grid, int64_t width) const {
     int64_t n = 0;
     for_each_span(grid, width, [&](int64_t, int64_t vectors, int64_t) {
       for (int64_t column = 0; column < grid.columns; ++n)
@@ -99,21 +100,22 @@ class Tiles {
     return n * grid.rows;
   }
 
+  const int64_t most_;
   Buffer<Tile> memory_;
   int64_t size_ = 0, total_ = 0;
 };
 
 // Calls body(groups, vectors) with the tile's own as compile-time constants: powers of two, their
-// product at most kTileVectors.
-template <int Groups = kTileVectors, int Vectors = 1, class Body>
+// product at most Most.
+template <int Most, int Groups = Most, int Vectors = 1, class Body>
 BPPSA_INLINE void with_tile(const Tile& tile, const Body& body) {
   if (tile.vectors != Vectors) {
-    if constexpr (Vectors < kTileVectors)
-      return with_tile<kTileVectors / (2 * Vectors), 2 * Vectors>(tile, body);
+    if constexpr (Vectors < Most)
+      return with_tile<Most, Most / (2 * Vectors), 2 * Vectors>(tile, body);
   } else if (tile.groups == Groups) {
     return body(Width<Groups>{}, Width<Vectors>{});
   } else if constexpr (Groups > 1) {
-    return with_tile<Groups / 2, Vectors>(tile, body);
+    return with_tile<Most, Groups / 2, Vectors>(tile, body);
   }
 }
 
