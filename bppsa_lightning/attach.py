@@ -156,6 +156,8 @@ def _is_chain_over_depth(module: nn.Module) -> bool:
 def _why_stack_is_left(module: nn.Sequential) -> str:
     if not feedforward.is_stack(module):
         return "its forward has been replaced"
+    if isinstance(layers.stand_in_of(module), layers.LayerStack):
+        return "algorithm 'auto': no scan over depth; its pruned layers are listed above"
     return feedforward.refusal(module) or (
         "algorithm 'auto': over depth, products of Jacobians take more work than back-propagation, "
         "and PyTorch walks the layers; ask for 'linear' or 'blelloch' to scan it"
@@ -238,6 +240,8 @@ def _sparse(pruned: Mapping[str, layers.SparseLayer]) -> list[str]:
         estimate = "?" if plan is None else _duration(plan.seconds)
         reason = layer.reason if left else plan and plan.reason
         why = reason or "planned at the first call"
+        if layer.followers:
+            why += f"; {' and '.join(layer.followers)} in the same pass"
         rows.append((name or "(itself)", layer.kind, *kept, path, estimate, why))
     header = ("pruned layer", "kind", "weights", "density", "path", "estimate", "why")
     return _table([header, *rows])

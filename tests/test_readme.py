@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import bppsa_lightning as bl
 
@@ -89,6 +90,19 @@ def test_what_it_says_of_pruned_networks_is_what_the_records_say(monkeypatch):
             f"| {seconds[2]:.0f} ms | {ratios[1]:.1f}x | {r['ratio']['compact']['step']:.1f}x |"
         )
         assert line in README
+
+
+def test_what_it_shows_of_explain_is_what_explain_prints(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    model = importlib.import_module("pruned_vgg11").PrunedVGG11(norm=False)
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            prune.random_unstructured(layer, "weight", 0.97)
+    bl.attach(model)
+    model(torch.rand(32, 3, 32, 32))
+    shown = re.search(r"```\n(0 chains in PrunedVGG11\n.*?\n)```", README, re.S).group(1)
+    assert shown == bl.explain(model) + "\n"
 
 
 def test_files_that_it_names_exist():

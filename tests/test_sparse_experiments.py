@@ -1,15 +1,20 @@
 """The experiments on sparse Jacobians run, small, and say what they should."""
 
 import importlib
+import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "experiments"))
+    monkeypatch.syspath_prepend(str(EXPERIMENTS))
 
     def run(name, *arguments):
         monkeypatch.setattr(sys, "argv", [name, *arguments, "--no-record"])
@@ -37,3 +42,23 @@ def test_figure10(run):
     assert linear.count("* roots") == 21 and "up-sweep" not in linear
     totals = dict(zip(*[iter(linear.split("\n")[-2].split(" "))] * 2))
     assert totals["scan"] == totals["critical_path"] == totals["bp_surviving"]
+
+
+def test_compare_pruned_trains_both_and_shows_that_the_curves_coincide(tmp_path):
+    small = ["--trainer.limit_train_batches", "8", "--trainer.limit_val_batches", "1"]
+    small += ["--trainer.max_epochs", "2", "--data.init_args.batch_size", "4"]
+    small += ["--trainer.enable_progress_bar", "false"]
+    command = [sys.executable, str(EXPERIMENTS / "compare_pruned.py"), *small]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "speed-up" in done.stdout and "sparsity 97.00%" in done.stdout
+    folder = tmp_path / "runs" / "pruned_vgg11"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["pruned_at_step"] == 7 and summary["sparsity"] == pytest.approx(0.97, abs=1e-4)
+    assert summary["largest_loss_difference"] < 1e-3
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("bppsa", "stock"):
+        assert set(summary[name]["seconds"]) == {"dense", "pruned"}
+        weights = torch.load(folder / name / "checkpoints" / "last.ckpt", weights_only=True)
+        kept = weights["state_dict"]["layers.4.weight"]
+        assert (kept != 0).float().mean() == pytest.approx(0.03, abs=1e-3)

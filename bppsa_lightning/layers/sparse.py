@@ -31,6 +31,7 @@ class SparseLayer(StandIn):
         size: (B, H, W) of the last call, None before it; H and W of the input image, 1 for a linear
             layer.
         plan: of that size: estimated seconds of both, and the choice.
+        followers: classes of the layers that the last call computed in the same pass.
     """
 
     module: Any
@@ -39,6 +40,7 @@ class SparseLayer(StandIn):
         super().__init__(name, module)
         self.size: tuple[int, int, int] | None = None
         self.plan: cost.Plan | None = None
+        self.followers: tuple[str, ...] = ()
         self._pattern: ops.SparsePattern | None = None
         self._mask: Tensor | None = None
         self._mask_version = -1
@@ -71,6 +73,7 @@ class SparseLayer(StandIn):
         module = self.module
         reason = of_module(module) or self._why_not(input)
         self.count(reason)
+        self.followers = ()
         if reason is not None:
             if "weight_orig" in module._parameters:
                 module.weight = self.dense_weight()
@@ -99,6 +102,7 @@ class SparseLayer(StandIn):
         if not followers:
             return None, 0
         self.count(None)
+        self.followers = tuple(follower.__name__ for follower in followers)
         output = self._run(input, nn.ReLU in followers, nn.MaxPool2d in followers)
         return output, 1 + len(followers)
 
