@@ -21,7 +21,7 @@ import record
 HERE = Path(__file__).parent
 RUNS = {"bppsa": "bppsa", "stock": "auto"}  # name: value of --trainer.strategy
 COLOURS = {"bppsa": "#0072b2", "stock": "#d55e00"}
-PARTS = ("forward", "backward", "step")
+PARTS = ("forward", "backward", "optimizer", "rest", "step")
 FINAL = 20  # logged losses averaged for the final one
 
 
@@ -109,17 +109,23 @@ def summarise(logs: dict[str, dict]) -> dict[str, dict]:
     return summary
 
 
+def parts_of(summary: dict) -> list[str]:
+    """The parts of a step that a summary has; older records have fewer."""
+    return [part for part in PARTS if part in summary["speed_up"]]
+
+
 def table(summary: dict[str, dict]) -> str:
-    columns = "".join(f"{name:>11}" for name in (*PARTS, "training"))
+    parts = parts_of(summary)
+    columns = "".join(f"{name:>11}" for name in (*parts, "training"))
     lines = [f"{'':7}{'loss':>9}{'val acc':>9}{columns}"]
     for name in RUNS:
         run = summary[name]
-        times = "".join(f"{run['seconds'][part] * 1e3:>8.2f} ms" for part in PARTS)
+        times = "".join(f"{run['seconds'][part] * 1e3:>8.2f} ms" for part in parts)
         lines.append(
             f"{name:7}{run['final_train_loss']:>9.4f}{run['val_accuracy']:>9.1%}{times}"
             f"{run['seconds_of_training']:>9.1f} s"
         )
-    ratios = "".join(f"{summary['speed_up'][part]:>10.1f}x" for part in (*PARTS, "training"))
+    ratios = "".join(f"{summary['speed_up'][part]:>10.1f}x" for part in (*parts, "training"))
     lines.append(f"{'speed-up':25}{ratios}")
     gap = summary["largest_relative_loss_difference"]
     lines.append(f"largest relative difference between the two loss curves: {gap:.1e}")

@@ -85,14 +85,15 @@ def seconds(series: list[tuple[int, float]], first: int, last: float) -> float:
 
 
 def table(summary: dict) -> str:
-    columns = "".join(f"{name:>11}" for name in compare.PARTS)
+    parts = compare.parts_of(summary)
+    columns = "".join(f"{name:>11}" for name in parts)
     lines = [f"{'retraining':10}{'loss':>9}{'val acc':>9}{columns}"]
     for name in compare.RUNS:
         run = summary[name]
-        parts = run["seconds"]["pruned"]
-        times = "".join(f"{parts[part] * 1e3:>8.2f} ms" for part in compare.PARTS)
+        seconds = run["seconds"]["pruned"]
+        times = "".join(f"{seconds[part] * 1e3:>8.2f} ms" for part in parts)
         lines.append(f"{name:10}{run['final_train_loss']:>9.4f}{run['val_accuracy']:>9.1%}{times}")
-    ratios = "".join(f"{summary['speed_up'][part]:>10.1f}x" for part in compare.PARTS)
+    ratios = "".join(f"{summary['speed_up'][part]:>10.1f}x" for part in parts)
     lines.append(f"{'speed-up':28}{ratios}")
     gap = summary["largest_loss_difference"]
     lines.append(f"sparsity {summary['sparsity']:.2%}; the loss curves differ by at most {gap:.1e}")
