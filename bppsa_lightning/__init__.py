@@ -8,6 +8,7 @@ from importlib.metadata import version as _version
 from bppsa_lightning import jacobians, ops, reference
 from bppsa_lightning.attach import attach, detach, explain
 from bppsa_lightning.chains import Chain
+from bppsa_lightning.monitor import ChainMonitor
 from bppsa_lightning.planner import Plan
 from bppsa_lightning.pruning import SparseJacobianPruning
 from bppsa_lightning.strategy import BPPSAStrategy
@@ -18,6 +19,7 @@ __version__ = _version("bppsa-lightning")
 __all__ = [
     "BPPSAStrategy",
     "Chain",
+    "ChainMonitor",
     "Plan",
     "SparseJacobianPruning",
     "StepTimer",

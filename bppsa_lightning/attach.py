@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from bppsa_lightning import layers, planner
+from bppsa_lightning import layers, planner, tables
 from bppsa_lightning.chains import Chain, LeftAlone, RecurrentChain, feedforward, refusal
 from bppsa_lightning.chains.feedforward import FeedforwardChain
 
@@ -126,7 +126,12 @@ def detach(module: nn.Module) -> None:
 
 def attached(module: nn.Module) -> list[Chain]:
     """The chains of a module that are in scan mode now."""
-    return [chain for child in module.modules() if (chain := _chain_of(child)) is not None]
+    return [chain for _, chain in named_chains(module)]
+
+
+def named_chains(module: nn.Module) -> list[tuple[str, Chain]]:
+    """The chains that are in scan mode now, with the names that their modules have in `module`."""
+    return [(name, c) for name, child in module.named_modules() if (c := _chain_of(child))]
 
 
 def left_alone(module: nn.Module) -> list[LeftAlone]:
@@ -177,11 +182,10 @@ def explain(module: nn.Module) -> str:
         TypeError: `module` is no nn.Module.
     """
     _check_module(module)
-    chains = [(name, c) for name, child in module.named_modules() if (c := _chain_of(child))]
+    chains = named_chains(module)
     lines = [f"{len(chains)} chain{'' if len(chains) == 1 else 's'} in {type(module).__name__}"]
     if chains:
-        header = ("chain", "cell", "layers", "T", "B", "H", "algorithm", "chunk", "estimate", "why")
-        lines += _table([header, *(_row(name, chain) for name, chain in chains)])
+        lines += _table([tables.CHAINS, *tables.of_chains(chains)])
     for name, chain in chains:
         if chain.handed_over:
             lines.append(
@@ -189,7 +193,8 @@ def explain(module: nn.Module) -> str:
                 f"calls left to PyTorch; last: {chain.reason or 'scanned again since'}"
             )
         lines += [f"{name or '(itself)'}: {line.strip()}" for line in chain.details()]
-    lines += _sparse(layers.sparse_layers(module))
+    pruned = tables.of_layers(layers.sparse_layers(module))
+    lines += _table([tables.LAYERS, *pruned]) if pruned else []
     alone = left_alone(module)
     if alone:
         lines.append("left to PyTorch:")
@@ -210,45 +215,6 @@ def explain(module: nn.Module) -> str:
 def _chain_of(module: nn.Module) -> Chain | None:
     forward = module.__dict__.get("forward")
     return forward if isinstance(forward, Chain) else None
-
-
-def _row(name: str, chain: Chain) -> tuple[str, ...]:
-    plan = chain.plan()
-    first = (name or "(itself)", chain.cell, chain.stack)
-    if plan is None or chain.shape is None:
-        H = str(getattr(chain.module, "hidden_size", "?"))
-        why = "no call scanned so far" if chain.handed_over else "planned at the first call"
-        return (*first, "?", "?", H, chain.algorithm, "?", "?", why)
-    T, B, H = (str(size) for size in chain.shape)
-    chunk = {"chunked": f"{plan.chunk}", "blelloch": f"{plan.levels} levels"}.get(
-        plan.algorithm, "-"
-    )
-    estimate = _duration(plan.seconds) if plan.seconds else "-"
-    return (*first, T, B, H, plan.algorithm, chunk, estimate, plan.reason)
-
-
-def _sparse(pruned: Mapping[str, layers.SparseLayer]) -> list[str]:
-    """A table of the pruned layers, as text lines; empty if there is none."""
-    if not pruned:
-        return []
-    rows = []
-    for name, layer in pruned.items():
-        pattern, plan = layer.pattern, layer.plan
-        kept = (f"{pattern.nnz}", f"{pattern.density:.4f}")
-        left = layer.handed_over and (layer.reason is not None or not layer.calls)
-        path = "?" if not layer.calls + layer.handed_over else "dense" if left else "sparse"
-        estimate = "?" if plan is None else _duration(plan.seconds)
-        reason = layer.reason if left else plan and plan.reason
-        why = reason or "planned at the first call"
-        if layer.followers:
-            why += f"; {' and '.join(layer.followers)} in the same pass"
-        rows.append((name or "(itself)", layer.kind, *kept, path, estimate, why))
-    header = ("pruned layer", "kind", "weights", "density", "path", "estimate", "why")
-    return _table([header, *rows])
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:

@@ -7,6 +7,7 @@ import lightning.pytorch as pl
 import torch
 from cases import relative_error
 from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import Logger
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -108,3 +109,24 @@ def fit(strategy, model=Classifier, seed=0, loader=None, **settings):
     module = model()
     trainer(strategy, **settings).fit(module, data() if loader is None else loader)
     return module
+
+
+class Memory(Logger):
+    """Keeps what is logged as (step, {name: value})."""
+
+    name, version = "memory", 0
+
+    def __init__(self):
+        super().__init__()
+        self.logged = []
+
+    def log_metrics(self, metrics, step=None):
+        self.logged.append((step, metrics))
+
+    def log_hyperparams(self, *args, **kwargs):
+        pass
+
+    def timings(self):
+        """The logged figures of each step, without the Trainer's own."""
+        found = [(step, {n: v for n, v in m.items() if n != "epoch"}) for step, m in self.logged]
+        return [(step, metrics) for step, metrics in found if metrics]

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from cases import needs_gpu
-from helpers import Classifier, data, fit, trainer
-from lightning.pytorch.loggers import Logger
+from helpers import Classifier, Memory, data, fit, trainer
 from torch.utils.data import DataLoader
 
 import bppsa_lightning as bl
@@ -22,27 +21,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
     pytest.mark.parametrize("strategy", ["auto", "bppsa"]),
 ]
-
-
-class Memory(Logger):
-    """Keeps what is logged as (step, {name: value})."""
-
-    name, version = "memory", 0
-
-    def __init__(self):
-        super().__init__()
-        self.logged = []
-
-    def log_metrics(self, metrics, step=None):
-        self.logged.append((step, metrics))
-
-    def log_hyperparams(self, *args, **kwargs):
-        pass
-
-    def timings(self):
-        """The logged figures of each step, without the Trainer's own."""
-        found = [(step, {n: v for n, v in m.items() if n != "epoch"}) for step, m in self.logged]
-        return [(step, metrics) for step, metrics in found if metrics]
 
 
 def assert_consistent(timer, steps, backward=True):

@@ -1,0 +1,104 @@
+"""Tables and pictures into Lightning's loggers, each in its own way.
+
+W&B and TensorBoard show them; CSVLogger gets files beside its metrics, the newest of each name.
+Other loggers take neither, and a warning says so.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import uuid
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import Any
+
+from lightning.fabric.utilities.cloud_io import get_filesystem
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
+Rows = Sequence[Sequence[str]]
+
+
+@singledispatch
+def log_table(logger: Logger, name: str, header: Sequence[str], rows: Rows, step: int) -> None:
+    """Logs a table of text.
+
+    Args:
+        logger: where to.
+        name: its name; that of the file, with ".csv", for CSVLogger.
+        header: of each column.
+        rows: as many cells each as the header.
+        step: the Trainer's global step.
+    """
+    _refuse(logger, "table", name)
+
+
+@log_table.register
+def _(logger: WandbLogger, name: str, header: Sequence[str], rows: Rows, step: int) -> None:
+    logger.log_table(name, columns=list(header), data=[list(row) for row in rows], step=step)
+
+
+@log_table.register
+def _(logger: TensorBoardLogger, name: str, header: Sequence[str], rows: Rows, step: int) -> None:
+    lines = [header, ["---"] * len(header), *rows]
+    text = "\n".join(f"| {' | '.join(cell.replace('|', '¦') for cell in line)} |" for line in lines)
+    logger.experiment.add_text(name, text, step)
+
+
+@log_table.register
+def _(logger: CSVLogger, name: str, header: Sequence[str], rows: Rows, step: int) -> None:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([header, *rows])
+    _write(logger.log_dir, f"{name}.csv", text.getvalue().encode())
+
+
+@singledispatch
+def log_picture(logger: Logger, name: str, png: bytes, step: int) -> None:
+    """Logs a picture.
+
+    Args:
+        logger: where to.
+        name: its name; that of the file, with ".png", for CSVLogger.
+        png: its file's content.
+        step: the Trainer's global step.
+    """
+    _refuse(logger, "picture", name)
+
+
+@log_picture.register
+def _(logger: WandbLogger, name: str, png: bytes, step: int) -> None:
+    logger.log_image(name, [_opened(png)], step=step)
+
+
+@log_picture.register
+def _(logger: TensorBoardLogger, name: str, png: bytes, step: int) -> None:
+    import numpy as np
+
+    pixels = np.asarray(_opened(png).convert("RGB"))
+    logger.experiment.add_image(name, pixels, step, dataformats="HWC")
+
+
+@log_picture.register
+def _(logger: CSVLogger, name: str, png: bytes, step: int) -> None:
+    _write(logger.log_dir, f"{name}.png", png)
+
+
+def _opened(png: bytes) -> Any:
+    from PIL import Image
+
+    return Image.open(io.BytesIO(png))
+
+
+def _write(folder: str, name: str, content: bytes) -> None:
+    """Writes beside, then renames; local or remote."""
+    fs, path = get_filesystem(folder), os.path.join(folder, name)
+    fs.makedirs(os.path.dirname(path), exist_ok=True)
+    beside = f"{path}.{uuid.uuid4().hex}.tmp"
+    fs.pipe_file(beside, content)
+    fs.mv(beside, path)
+
+
+def _refuse(logger: Logger, what: str, name: str) -> None:
+    rank_zero_warn(f"{type(logger).__name__} takes no {what}s: the {what} {name!r} is not logged")
