@@ -3,9 +3,14 @@
 T steps, B batch, H state, I input.
 """
 
+import subprocess
+import sys
+from pathlib import Path
+
 import lightning.pytorch as pl
+import pytest
 import torch
-from cases import relative_error
+from cases import relative_error, with_capability
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
 from torch import nn
@@ -47,6 +52,25 @@ def weights(module):
 def is_attached(module):
     """Whether a recurrent module is in scan mode."""
     return isinstance(module.__dict__.get("forward"), bl.Chain)
+
+
+lower_levels = pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
+
+
+def run_at_level(level, script):
+    """Runs Python code, for which tests/ is on the path, with the kernels of an instruction set."""
+    here = bl.ops.cpu_capability().replace("_", "-")
+    if not here.startswith("x86"):
+        pytest.skip("not an x86-64 machine")
+    if here < level:
+        pytest.skip(f"this machine is below {level}")
+    first = f"""
+import sys, bppsa_lightning as bl
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+assert bl.ops.cpu_capability() == {level.replace("-", "_")!r}, bl.ops.cpu_capability()
+"""
+    command = [sys.executable, "-c", first + script]
+    subprocess.run(command, check=True, env=with_capability(level))
 
 
 class Classifier(pl.LightningModule):

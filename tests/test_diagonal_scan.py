@@ -9,12 +9,12 @@ import itertools
 import math
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from cases import DEVICES, DTYPES, SHAPES, plans, relative_error, with_capability
+from cases import DEVICES, DTYPES, SHAPES, plans, relative_error
+from helpers import lower_levels, run_at_level
 
 import bppsa_lightning as bl
 from bppsa_lightning import planner
@@ -307,24 +307,16 @@ def test_threads_do_not_change_the_bits():
 
 
 _LEVEL_SCRIPT = """
-import sys
-sys.path.insert(0, {tests!r})
 import test_diagonal_scan as tests
-assert tests.bl.ops.cpu_capability() == {level!r}.replace("-", "_")
 for shape in tests.MANY[-4:]:
     for dtype in (tests.torch.float32, tests.torch.bfloat16):
         tests.test_every_plan_and_layout_equals_the_oracle(shape, dtype, "cpu")
 """
 
 
-@pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
-def test_lower_instruction_sets_give_the_same_results(level, request):
-    if not bl.ops.cpu_capability().startswith("x86"):
-        pytest.skip("not an x86-64 machine")
-    if bl.ops.cpu_capability().replace("_", "-") < level:
-        pytest.skip(f"this machine is below {level}")
-    script = _LEVEL_SCRIPT.format(tests=str(request.path.parent), level=level)
-    subprocess.run([sys.executable, "-c", script], check=True, env=with_capability(level))
+@lower_levels
+def test_lower_instruction_sets_give_the_same_results(level):
+    run_at_level(level, _LEVEL_SCRIPT)
 
 
 # --- planner ---------------------------------------------------------------------------------

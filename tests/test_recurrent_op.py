@@ -4,14 +4,12 @@ T steps, B batch, I input, H hidden, P state that is put out.
 """
 
 import itertools
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from cases import plans, relative_error, with_capability
-from helpers import assert_close, assert_identical
+from cases import plans, relative_error
+from helpers import assert_close, assert_identical, lower_levels, run_at_level
 from recurrent_layers import (
     ALGORITHMS,
     CELLS,
@@ -208,12 +206,10 @@ def test_a_gradient_that_is_one_number_everywhere(cell, algorithm):
 
 
 _SCRIPT = """
-import sys, torch, bppsa_lightning as bl
-sys.path.insert(0, {tests!r})
+import torch
 from helpers import assert_close
 from recurrent_layers import ALGORITHMS, CELLS, cotangents, draw, ours, results, true
 from bppsa_lightning import planner
-assert bl.ops.cpu_capability() == {level!r}.replace("-", "_"), bl.ops.cpu_capability()
 for cell in CELLS.values():
     for size in ((7, 5, 3, 4), (12, 5, 7, 33), (3, 70, 3, 8)):
         for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 2e-5)):
@@ -225,19 +221,14 @@ for cell in CELLS.values():
                 for algorithm in ALGORITHMS:
                     incoming = cotangents(cell, tensors)
                     found = results(ours, cell, tensors, incoming, algorithm=algorithm)
-                    wanted = {{name: t.to(dtype) for name, t in wanted.items()}}
+                    wanted = {name: t.to(dtype) for name, t in wanted.items()}
                     assert_close(found, wanted, tolerance)
 """
 
 
-@pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
-def test_lower_instruction_sets_give_the_same_results(level, request):
-    if not bl.ops.cpu_capability().startswith("x86"):
-        pytest.skip("not an x86-64 machine")
-    if bl.ops.cpu_capability().replace("_", "-") < level:
-        pytest.skip(f"this machine is below {level}")
-    script = _SCRIPT.format(tests=str(request.path.parent), level=level)
-    subprocess.run([sys.executable, "-c", script], check=True, env=with_capability(level))
+@lower_levels
+def test_lower_instruction_sets_give_the_same_results(level):
+    run_at_level(level, _SCRIPT)
 
 
 # --- float32 --------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from cases import DEVICES, DTYPES, SHAPES, chain, layouts, plans, relative_error, with_capability
+from helpers import lower_levels, run_at_level
 
 import bppsa_lightning as bl
 from bppsa_lightning import planner
@@ -163,10 +164,8 @@ def test_long_chains_and_the_same_bits_every_time(algorithm, device):
 
 
 _ORACLE_SCRIPT = """
-import sys, torch, bppsa_lightning as bl
-sys.path.insert(0, {tests!r})
+import torch
 from cases import SHAPES, chain, plans, relative_error
-assert bl.ops.cpu_capability() == {level!r}.replace("-", "_"), bl.ops.cpu_capability()
 for shape in SHAPES:
     for dtype, tolerance in ((torch.float64, 1e-13), (torch.float32, 3e-6), (torch.float16, 1e-3)):
         jac_t, grad = chain(*shape, dtype)
@@ -180,14 +179,9 @@ assert relative_error(output, rnn(x)[0]) < 1e-6
 """
 
 
-@pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
-def test_lower_instruction_sets_give_the_same_results(level, request):
-    if not bl.ops.cpu_capability().startswith("x86"):
-        pytest.skip("not an x86-64 machine")
-    if bl.ops.cpu_capability().replace("_", "-") < level:
-        pytest.skip(f"this machine is below {level}")
-    script = _ORACLE_SCRIPT.format(tests=str(request.path.parent), level=level)
-    subprocess.run([sys.executable, "-c", script], check=True, env=with_capability(level))
+@lower_levels
+def test_lower_instruction_sets_give_the_same_results(level):
+    run_at_level(level, _ORACLE_SCRIPT)
 
 
 @pytest.mark.parametrize("wanted", ["x86_64_v2", "v2", "newest"])

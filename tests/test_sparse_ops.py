@@ -3,12 +3,10 @@
 The judge is the dense layer of PyTorch in float64, its weight multiplied by the mask.
 """
 
-import subprocess
-import sys
-
 import pytest
 import torch
-from cases import relative_error, with_capability
+from cases import relative_error
+from helpers import lower_levels, run_at_level
 from torch.nn import functional as F
 
 import bppsa_lightning as bl
@@ -315,10 +313,7 @@ def test_float32_is_as_exact_as_pytorch():
 
 
 _LEVEL_SCRIPT = """
-import sys
-sys.path.insert(0, {tests!r})
 import test_sparse_ops as tests
-assert tests.bl.ops.cpu_capability() == {level!r}.replace("-", "_")
 for name in ("vgg", "odd", "strided", "dilated, strided", "one sample"):
     for dtype in tests.DTYPES:
         case = tests.CONVOLUTIONS[name]
@@ -332,14 +327,9 @@ for name in ("vgg", "odd", "strided", "dilated, strided", "one sample"):
 """
 
 
-@pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
-def test_lower_instruction_sets_give_the_same_results(level, request):
-    if not bl.ops.cpu_capability().startswith("x86"):
-        pytest.skip("not an x86-64 machine")
-    if bl.ops.cpu_capability().replace("_", "-") < level:
-        pytest.skip(f"this machine is below {level}")
-    script = _LEVEL_SCRIPT.format(tests=str(request.path.parent), level=level)
-    subprocess.run([sys.executable, "-c", script], check=True, env=with_capability(level))
+@lower_levels
+def test_lower_instruction_sets_give_the_same_results(level):
+    run_at_level(level, _LEVEL_SCRIPT)
 
 
 MASK = mask_of((4, 3, 3, 3), 0.3)
