@@ -670,18 +670,24 @@ def test_a_checkpoint_of_weights_needs_nothing_of_this_package():
     assert_identical(torch.load(saved(scanned.state_dict()), weights_only=True), weights(scanned))
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("name", ["weight_hh_l0", "weight_ih_l0"])
-def test_pruned_weights(name, when):
-    found = []
+def changed(change, when):
+    """(False, a changed layer), then (True, the same, attached before or after the change)."""
     for attach in (False, True):
         torch.manual_seed(0)
         rnn = nn.RNN(I, H).double()
         if attach and when == "before":
             bl.attach(rnn)
-        prune.l1_unstructured(rnn, name, 0.5)
+        change(rnn)
         if attach and when == "after":
             bl.attach(rnn)
+        yield attach, rnn
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name", ["weight_hh_l0", "weight_ih_l0"])
+def test_pruned_weights(name, when):
+    found = []
+    for attach, rnn in changed(lambda rnn: prune.l1_unstructured(rnn, name, 0.5), when):
         pruned = results(rnn, tensor(T, B, I), state())
         assert (
             pruned[f"{name}_orig"].count_nonzero() <= rnn.get_parameter(f"{name}_orig").numel() / 2
@@ -707,14 +713,7 @@ PARAMETRIZATIONS = {
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 def test_parametrized_weights(how, when):
     found = []
-    for attach in (False, True):
-        torch.manual_seed(0)
-        rnn = nn.RNN(I, H).double()
-        if attach and when == "before":
-            bl.attach(rnn)
-        PARAMETRIZATIONS[how](rnn, "weight_hh_l0")
-        if attach and when == "after":
-            bl.attach(rnn)
+    for _, rnn in changed(lambda rnn: PARAMETRIZATIONS[how](rnn, "weight_hh_l0"), when):
         found.append(results(rnn, tensor(T, B, I), state()))
     assert all(value is not None for value in found[0].values())
     assert_close(found[1], found[0], EXACT)

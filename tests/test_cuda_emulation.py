@@ -10,44 +10,27 @@ Letters: T steps, B samples, H states.
 
 import ctypes
 import math
-import shutil
-import subprocess
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
+from emulation import DEVICE, LIMITS, compiled, name_of, needs_gxx, numbers, pointers
 
-CUDA = Path(__file__).parents[1] / "csrc" / "cuda"
-GXX = shutil.which("g++")
-
-pytestmark = pytest.mark.skipif(GXX is None, reason="the emulator is compiled with g++: none found")
+pytestmark = needs_gxx
 
 
 class Request(ctypes.Structure):
     """Mirrors Request in csrc/cuda/emulate.cpp."""
 
     _fields_ = [
-        ("jac_t", ctypes.c_void_p),
-        ("grad", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
+        *pointers("jac_t", "grad", "out"),
         ("jac_strides", ctypes.c_int64 * 4),
         ("grad_strides", ctypes.c_int64 * 3),
-        ("T", ctypes.c_int64),
-        ("B", ctypes.c_int64),
-        ("H", ctypes.c_int64),
+        *numbers("T", "B", "H"),
         ("dtype", ctypes.c_char_p),
         ("algorithm", ctypes.c_char_p),
-        ("chunk", ctypes.c_int64),
-        ("levels", ctypes.c_int64),
-        ("adjoint", ctypes.c_int64),
-        ("seed", ctypes.c_int64),
-        ("shared_limit", ctypes.c_int64),
-        ("processors", ctypes.c_int64),
-        ("scratch_limit", ctypes.c_int64),
-        ("grid_limit", ctypes.c_int64),
-        ("untrusted", ctypes.c_int64),
-        ("launches", ctypes.c_char * 4096),
+        *numbers("chunk", "levels", "adjoint"),
+        *DEVICE,
     ]
 
 
@@ -59,12 +42,7 @@ class Result(NamedTuple):
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory):
-    path = tmp_path_factory.mktemp("emulation") / "emulate.so"
-    include = Path(torch.__file__).parent / "include"
-    command = [GXX, "-std=c++20", "-O1", "-shared", "-fPIC", f"-isystem{include}"]
-    command += ["-U_FORTIFY_SOURCE"]  # hardening takes the emulator's jumps for an attack
-    subprocess.run([*command, str(CUDA / "emulate.cpp"), "-o", str(path)], check=True)
-    return ctypes.CDLL(str(path))
+    return compiled("emulate.cpp", tmp_path_factory.mktemp("emulation"))
 
 
 @pytest.fixture(scope="session")
@@ -76,8 +54,6 @@ def scan(library):
         walked around, and the result be right by luck."""
         T, B, H, _ = jac_t.shape
         out = torch.full((T + 1, B, H), math.nan, dtype=jac_t.dtype)
-        limits = {"seed": 1, "shared_limit": 227 * 1024, "processors": 132}
-        limits |= {"scratch_limit": 1 << 30, "grid_limit": 2**31 - 1} | device
         request = Request(
             jac_t.data_ptr(),
             grad.data_ptr(),
@@ -85,9 +61,8 @@ def scan(library):
             jac_t.stride(),
             grad.stride(),
             *(T, B, H),
-            *(str(jac_t.dtype).removeprefix("torch.").encode(), algorithm.encode()),
-            *(chunk, levels, adjoint),
-            **limits,
+            *(name_of(jac_t.dtype), algorithm.encode(), chunk, levels, adjoint),
+            **(LIMITS | device),
         )
         failed = library.emulate(ctypes.byref(request))
         assert not failed, request.launches.decode()

@@ -6,19 +6,14 @@ Letters: T steps, B batch, I input, H state.
 
 import ctypes
 import math
-import shutil
-import subprocess
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
+from emulation import DEVICE, LIMITS, compiled, name_of, needs_gxx, numbers, pointers
 from torch import nn
 
-CUDA = Path(__file__).parents[1] / "csrc" / "cuda"
-GXX = shutil.which("g++")
-
-pytestmark = pytest.mark.skipif(GXX is None, reason="the emulator is compiled with g++: none found")
+pytestmark = needs_gxx
 
 CELLS = ["rnn_tanh", "rnn_relu", "gru", "lstm"]
 GATES = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 3, "lstm": 4}
@@ -32,24 +27,17 @@ class Request(ctypes.Structure):
     _fields_ = [
         ("cell", ctypes.c_char_p),
         ("dtype", ctypes.c_char_p),
-        *((name, ctypes.c_int64) for name in ("T", "B", "I", "H", "reverse")),
-        *((name, ctypes.c_void_p) for name in ("x", "h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh")),
+        *numbers("T", "B", "I", "H", "reverse"),
+        *pointers("x", "h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh"),
         ("x_strides", ctypes.c_int64 * 2),
-        *((name, ctypes.c_void_p) for name in ("output", "gates", "c", "h_n", "c_n")),
+        *pointers("output", "gates", "c", "h_n", "c_n"),
         ("algorithm", ctypes.c_char_p),
-        ("chunk", ctypes.c_int64),
-        ("levels", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("grad_output", "grad_h_n", "grad_c_n")),
+        *numbers("chunk", "levels"),
+        *pointers("grad_output", "grad_h_n", "grad_c_n"),
         ("grad_strides", ctypes.c_int64 * 2),
-        *((name, ctypes.c_void_p) for name in ("rows", "grad_x", "grad_h0", "grad_c0")),
-        *((f"grad_{name}", ctypes.c_void_p) for name in ("w_ih", "w_hh", "b_ih", "b_hh")),
-        ("seed", ctypes.c_int64),
-        ("shared_limit", ctypes.c_int64),
-        ("processors", ctypes.c_int64),
-        ("scratch_limit", ctypes.c_int64),
-        ("grid_limit", ctypes.c_int64),
-        ("untrusted", ctypes.c_int64),
-        ("launches", ctypes.c_char * 4096),
+        *pointers("rows", "grad_x", "grad_h0", "grad_c0"),
+        *pointers("grad_w_ih", "grad_w_hh", "grad_b_ih", "grad_b_hh"),
+        *DEVICE,
     ]
 
 
@@ -114,12 +102,7 @@ def oracle(case):
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory):
-    path = tmp_path_factory.mktemp("emulation") / "emulate_recurrent.so"
-    include = Path(torch.__file__).parent / "include"
-    command = [GXX, "-std=c++20", "-O1", "-shared", "-fPIC", f"-isystem{include}"]
-    command += ["-U_FORTIFY_SOURCE"]  # hardening takes the emulator's jumps for an attack
-    subprocess.run([*command, str(CUDA / "emulate_recurrent.cpp"), "-o", str(path)], check=True)
-    return ctypes.CDLL(str(path))
+    return compiled("emulate_recurrent.cpp", tmp_path_factory.mktemp("emulation"))
 
 
 class Result(NamedTuple):
@@ -160,19 +143,17 @@ def emulate(library):
             del out["c"], out["c_n"], out["grad_c0"]
         if case.cell.startswith("rnn"):
             del out["gates"]
-        limits = {"seed": 1, "shared_limit": 227 * 1024, "processors": 4}
-        limits |= {"scratch_limit": 1 << 30, "grid_limit": 2**31 - 1} | device
         gradient = incoming.get("output")
         request = Request(
             cell=case.cell.encode(),
-            dtype=str(dtype).removeprefix("torch.").encode(),
+            dtype=name_of(dtype),
             T=T, B=B, I=I, H=H, reverse=case.reverse,
             **{name: value.data_ptr() for name, value in (t | out).items()},
             x_strides=t["x"].stride()[:2],
             algorithm=algorithm.encode(), chunk=chunk, levels=levels,
             **{f"grad_{name}": value.data_ptr() for name, value in incoming.items()},
             grad_strides=gradient.stride()[:2] if gradient is not None else (0, 0),
-            **limits,
+            **(LIMITS | {"processors": 4} | device),
         )  # fmt: skip
         failed = library.emulate_recurrent(ctypes.byref(request))
         assert not failed, request.launches.decode()

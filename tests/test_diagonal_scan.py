@@ -7,13 +7,11 @@ runs their own sources on the host. T steps, B batch, H state.
 import ctypes
 import itertools
 import math
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
 from cases import DEVICES, DTYPES, SHAPES, plans, relative_error
+from emulation import compiled, name_of, numbers, pointers
 from helpers import lower_levels, run_at_level
 
 import bppsa_lightning as bl
@@ -405,45 +403,26 @@ def test_kernel_arguments_are_checked_below_python_too():
 
 # --- the CUDA kernels on the host --------------------------------------------------------------
 
-CUDA = Path(__file__).parents[1] / "csrc" / "cuda"
-GXX = shutil.which("g++")
-
 
 class Request(ctypes.Structure):
     """Mirrors Request in csrc/cuda/emulate_diagonal.cpp."""
 
     _fields_ = [
-        ("decay", ctypes.c_void_p),
-        ("grad", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
+        *pointers("decay", "grad", "out"),
         ("decay_strides", ctypes.c_int64 * 3),
         ("grad_strides", ctypes.c_int64 * 3),
-        ("T", ctypes.c_int64),
-        ("B", ctypes.c_int64),
-        ("H", ctypes.c_int64),
+        *numbers("T", "B", "H"),
         ("dtype", ctypes.c_char_p),
         ("algorithm", ctypes.c_char_p),
-        ("chunk", ctypes.c_int64),
-        ("levels", ctypes.c_int64),
-        ("adjoint", ctypes.c_int64),
-        ("processors", ctypes.c_int64),
-        ("scratch_limit", ctypes.c_int64),
-        ("grid_limit", ctypes.c_int64),
-        ("untrusted", ctypes.c_int64),
+        *numbers("chunk", "levels", "adjoint"),
+        *numbers("processors", "scratch_limit", "grid_limit", "untrusted"),
         ("error", ctypes.c_char * 512),
     ]
 
 
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory):
-    if GXX is None:
-        pytest.skip("the emulator is compiled with g++: none found")
-    path = tmp_path_factory.mktemp("emulation") / "emulate_diagonal.so"
-    include = Path(torch.__file__).parent / "include"
-    command = [GXX, "-std=c++20", "-O1", "-shared", "-fPIC", f"-isystem{include}"]
-    command += ["-U_FORTIFY_SOURCE"]  # hardening takes the emulator's jumps for an attack
-    subprocess.run([*command, str(CUDA / "emulate_diagonal.cpp"), "-o", str(path)], check=True)
-    library = ctypes.CDLL(str(path))
+    library = compiled("emulate_diagonal.cpp", tmp_path_factory.mktemp("emulation"))
 
     def emulate(decay, grad, algorithm, chunk=0, levels=0, adjoint=False, **limits):
         """g and the number of elements of products that were not trusted."""
@@ -452,8 +431,7 @@ def emulator(tmp_path_factory):
         request = Request(
             *(t.data_ptr() for t in (decay, grad, out)),
             *(decay.stride(), grad.stride(), *decay.shape),
-            *(str(decay.dtype).removeprefix("torch.").encode(), algorithm.encode()),
-            *(chunk, levels, adjoint),
+            *(name_of(decay.dtype), algorithm.encode(), chunk, levels, adjoint),
             **limits,
         )
         library.emulate(ctypes.byref(request))
