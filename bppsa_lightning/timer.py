@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import lightning.pytorch as pl
@@ -43,7 +43,7 @@ class StepTimer(Callback):
     Args:
         log: log "seconds/forward" and the other parts, "seconds/step", "seconds/data" and
             "seconds/elapsed" (wall clock since training began, everything included) at every
-            logging step of the Trainer.
+            logging step of the Trainer: means over the batches since the one before.
         prog_bar: show the four parts, as of the last logging step, in the progress bar.
     """
 
@@ -54,6 +54,7 @@ class StepTimer(Callback):
         self._seconds: dict[str, list[float]] = {name: [] for name in (*PARTS, "step", "data")}
         self._marks: list[tuple[str, Any]] = []  # of this step: which part begins, and when
         self._unread: deque[tuple[list[tuple[str, Any]], float]] = deque()  # marks, data
+        self._unlogged = 0  # the first step that no logging step has told of
         self._train_start = 0.0
         self._fetch_start = 0.0
         self._loading = 0.0
@@ -94,7 +95,7 @@ class StepTimer(Callback):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._read()
+        self._unlogged = len(self._read()["step"])
         self._release()
         self._clock = clock_of(trainer.strategy.root_device)
         self._otherwise = "rest" if pl_module.automatic_optimization else "forward"
@@ -131,8 +132,9 @@ class StepTimer(Callback):
         self._unread.append((self._marks, self._loading))
         self._marks, self._loading = [], 0.0
         self._read(wait=False)
-        if trainer._logger_connector.should_update_logs:
-            self._log_last(pl_module)
+        accumulates = self._otherwise == "rest" and trainer.fit_loop._should_accumulate()
+        if trainer._logger_connector.should_update_logs and not accumulates:
+            self._log_means(pl_module)
 
     @override
     def on_train_end(self, *args: Any) -> None:
@@ -223,12 +225,14 @@ class StepTimer(Callback):
                 self._seconds[name].append(seconds)
         return self._seconds
 
-    def _log_last(self, pl_module: pl.LightningModule) -> None:
+    def _log_means(self, pl_module: pl.LightningModule) -> None:
         if not (self._logs or self._shows):
             return
-        last = {f"seconds/{name}": values[-1] for name, values in self._read().items()}
-        parts = {name: last.pop(name) for name in (f"seconds/{part}" for part in PARTS)}
+        seconds = self._read()
+        means = {f"seconds/{name}": fmean(v[self._unlogged :]) for name, v in seconds.items()}
+        self._unlogged = len(seconds["step"])
+        parts = {name: means.pop(name) for name in (f"seconds/{part}" for part in PARTS)}
         pl_module.log_dict(parts, prog_bar=self._shows, logger=self._logs)
         if self._logs:
-            last["seconds/elapsed"] = time.perf_counter() - self._train_start
-            pl_module.log_dict(last)
+            means["seconds/elapsed"] = time.perf_counter() - self._train_start
+            pl_module.log_dict(means)

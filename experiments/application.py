@@ -74,6 +74,10 @@ class Application(LightningCLI):
     def before_instantiate_classes(self) -> None:
         if self._get(self.config, "online"):
             os.environ["WANDB_MODE"] = "online"
+            loggers = self._get(self.config, "trainer").logger
+            for logger in loggers if isinstance(loggers, list) else [loggers]:
+                if "offline" in getattr(logger, "init_args", {}):
+                    logger.init_args.offline = False
         for name, value in WANDB.items():
             os.environ.setdefault(name, value)
         if "WANDB_DATA_DIR" not in os.environ:

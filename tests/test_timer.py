@@ -1,6 +1,7 @@
 """StepTimer under any strategy: what it counts, what it logs, that its figures fit together."""
 
 import time
+from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
@@ -320,11 +321,22 @@ def test_logs_its_figures_at_logging_steps(every, strategy):
     for step, metrics in logged:
         assert metrics.keys() == NAMES
         for name in FIGURES:
-            figure = getattr(timer, name)[step]
-            assert metrics[f"seconds/{name}"] == pytest.approx(figure, rel=1e-6)
+            figures = getattr(timer, name)[step + 1 - every : step + 1]
+            assert metrics[f"seconds/{name}"] == pytest.approx(fmean(figures), rel=1e-6)
         assert metrics["seconds/elapsed"] >= 0.999 * sum(timer.step[: step + 1])
     elapsed = [metrics["seconds/elapsed"] for _, metrics in logged]
     assert elapsed == sorted(elapsed)
+
+
+def test_logs_every_batch_that_was_accumulated(strategy):
+    timer, memory = bl.StepTimer(), Memory()
+    fit(
+        strategy, callbacks=[timer], logger=memory, log_every_n_steps=2, max_epochs=2,
+        max_steps=-1, accumulate_grad_batches=2,
+    )  # fmt: skip
+    ((step, metrics), (_, last)) = memory.timings()
+    assert step == 1 and metrics["seconds/step"] == pytest.approx(fmean(timer.step[:4]), rel=1e-6)
+    assert last["seconds/step"] == pytest.approx(fmean(timer.step[4:]), rel=1e-6)
 
 
 def test_logs_under_manual_optimisation(strategy):
@@ -351,7 +363,9 @@ def test_shows_its_parts_in_the_progress_bar_if_asked(log, strategy):
         run = fit(strategy, callbacks=[timer], logger=memory, log_every_n_steps=2).trainer
         found = {k: v for k, v in run.progress_bar_metrics.items() if k.startswith("seconds")}
         assert found.keys() == (shown if prog_bar else set())
-        assert all(v == pytest.approx(timer._seconds[k[8:]][-1]) for k, v in found.items())
+        for name, value in found.items():
+            last = getattr(timer, name.removeprefix("seconds/"))[-2:]
+            assert value == pytest.approx(fmean(last), rel=1e-6)
         assert bool(memory.timings()) == log
 
 

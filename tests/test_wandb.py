@@ -122,8 +122,20 @@ def _strings(value):
             yield from _strings(inner)
 
 
-@pytest.mark.parametrize(("arguments", "mode"), [([], "offline"), (["--online"], "online")])
-def test_one_flag_goes_online(monkeypatch, arguments, mode, tmp_path):
+OFFLINE = "--trainer.logger.init_args.offline=true"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mode", "logger_offline"),
+    [
+        ([], "offline", False),
+        (["--online"], "online", False),
+        ([OFFLINE], "offline", True),
+        (["--online", OFFLINE], "online", False),
+        (["--online", "--trainer.logger=false"], "online", None),
+    ],
+)
+def test_one_flag_goes_online(monkeypatch, arguments, mode, logger_offline, tmp_path):
     monkeypatch.syspath_prepend(str(EXPERIMENTS))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["bitstream_rnn.py"])
@@ -139,8 +151,9 @@ def test_one_flag_goes_online(monkeypatch, arguments, mode, tmp_path):
         auto_configure_optimizers=False, parser_kwargs={"default_config_files": defaults},
     )  # fmt: skip
     assert os.environ["WANDB_MODE"] == mode
-    (logger,) = (x for x in cli.trainer.loggers if isinstance(x, WandbLogger))
-    assert not logger._offline and logger._wandb_init.get("mode") is None
+    loggers = [x for x in cli.trainer.loggers if isinstance(x, WandbLogger)]
+    assert [x._offline for x in loggers] == ([] if logger_offline is None else [logger_offline])
+    assert all(x._wandb_init.get("mode") is None for x in loggers)
     settings = wandb.Settings()
     settings.update_from_env_vars(os.environ)
     assert settings.mode == mode and settings.host == "-"
