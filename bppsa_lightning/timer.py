@@ -21,6 +21,13 @@ PARTS = ("forward", "backward", "optimizer", "rest")
 LOADING = "[_TrainingEpochLoop].train_dataloader_next"  # as Lightning's loop tells its profiler
 
 
+def _figure(name: str) -> property:
+    def seconds(timer: StepTimer) -> list[float]:
+        return timer._read()[name]
+
+    return property(seconds, doc=f"Seconds of {name} in each step so far.")
+
+
 class StepTimer(Callback):
     """Measures the parts of every training step, in seconds.
 
@@ -37,15 +44,25 @@ class StepTimer(Callback):
     Apart from them stands data: how long the loop waited for the step's batch, on the host.
 
     On CUDA an event is recorded on the current stream at each boundary, so that the parts are the
-    device's time. Nothing waits for the device until they are read: by the attributes below, or at
-    a logging step. Other devices are timed on the host.
+    device's time. Nothing waits for the device until they are read: by an attribute, or at a
+    logging step. Other devices are timed on the host.
 
     Args:
         log: log "seconds/forward" and the other parts, "seconds/step", "seconds/data" and
             "seconds/elapsed" (wall clock since training began, everything included) at every
             logging step of the Trainer: means over the batches since the one before.
         prog_bar: show the four parts, as of the last logging step, in the progress bar.
+
+    Attributes:
+        forward: seconds in each step so far; backward, optimizer, rest, step, data: likewise.
     """
+
+    forward = _figure("forward")
+    backward = _figure("backward")
+    optimizer = _figure("optimizer")
+    rest = _figure("rest")
+    step = _figure("step")
+    data = _figure("data")
 
     def __init__(self, log: bool = True, prog_bar: bool = False) -> None:
         self._logs = log  # `self.log` is where the Trainer puts the model's own
@@ -61,31 +78,6 @@ class StepTimer(Callback):
         self._otherwise = "rest"  # the part outside of backward and optimizer
         self._undo: list[Callable[[], None]] = []
         self._hooked: set[Optimizer] = set()
-
-    @property
-    def forward(self) -> list[float]:
-        """Seconds of each step so far; so are the other parts, `step` and `data`."""
-        return self._read()["forward"]
-
-    @property
-    def backward(self) -> list[float]:
-        return self._read()["backward"]
-
-    @property
-    def optimizer(self) -> list[float]:
-        return self._read()["optimizer"]
-
-    @property
-    def rest(self) -> list[float]:
-        return self._read()["rest"]
-
-    @property
-    def step(self) -> list[float]:
-        return self._read()["step"]
-
-    @property
-    def data(self) -> list[float]:
-        return self._read()["data"]
 
     def medians(self) -> dict[str, float]:
         """Median seconds of each part, of "step" and of "data"; empty before the first step."""

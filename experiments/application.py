@@ -22,6 +22,7 @@ WANDB = {
     "WANDB_CONSOLE": "off",
     "WANDB_DISABLE_CODE": "true",
     "WANDB_DISABLE_GIT": "true",
+    "WANDB_ERROR_REPORTING": "false",
     "WANDB_HOST": "-",
     "WANDB_X_DISABLE_META": "true",
     "WANDB_X_SAVE_REQUIREMENTS": "false",
