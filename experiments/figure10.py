@@ -16,29 +16,20 @@ experiments/records/figure10.json and figure10.png.
 """
 
 import argparse
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import record
+import scan_costs
 import torch
+from scan_costs import Step
 
 from bppsa_lightning import jacobians
 from bppsa_lightning.jacobians import Pattern
 from bppsa_lightning.ops import LayerScan
 
 CONFIGURATION = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M")
-
-
-@dataclass
-class Step:
-    """One product: which layers, its sizes, its FLOPs."""
-
-    name: str
-    phase: str
-    mnk: int
-    flops: int
-    critical: bool = False
 
 
 def vgg11(kept: float) -> list[tuple[str, Pattern, int]]:
@@ -64,55 +55,20 @@ def vgg11(kept: float) -> list[tuple[str, Pattern, int]]:
     return [*found, ("linear", linear, linear.nnz)]
 
 
-def scan_steps(names: list[str], patterns: list[Pattern], levels: int) -> list[Step]:
-    """Every product of the scan, with the critical path marked."""
-    scan = LayerScan.of(patterns, levels, budget=None)
-    steps: list[Step] = []
-
-    def add(step: Step, group: list[Step]) -> None:
-        steps.append(step)
-        group.append(step)
-
-    def vector(name: str, phase: str, pattern: Pattern) -> Step:
-        return Step(name, phase, pattern.shape[0] * pattern.shape[1], 2 * pattern.nnz)
-
-    def segment(first: int, last: int) -> str:
-        return names[first] if first == last else f"{names[first]}…{names[last]}"
-
-    nodes, by_level = list(scan.roots), []
-    while any(node.children for node in nodes):
-        by_level.append([node for node in nodes if node.children])
-        nodes = [child for node in by_level[-1] for child in node.children]
-    for level, products in enumerate(reversed(by_level), start=1):
-        group: list[Step] = []
-        for node in products:
-            assert node.plan is not None, node.refusal
-            a, b = node.plan.a.shape, node.plan.b.shape
-            mnk = a[0] * a[1] * b[1]
-            phase = f"up-sweep {level}"
-            add(Step(segment(node.first, node.last), phase, mnk, node.plan.flops), group)
-        max(group, key=lambda s: s.flops).critical = True
-    for node in reversed(scan.roots):
-        assert node.pattern is not None
-        add(vector(segment(node.first, node.last), "roots", node.pattern), [])
-        steps[-1].critical = True
-    for level, products in enumerate(by_level, start=1):
-        group = []
-        for node in products:
-            right = node.children[1]
-            assert right.pattern is not None
-            add(
-                vector(segment(right.first, right.last), f"down-sweep {level}", right.pattern),
-                group,
-            )
-        max(group, key=lambda s: s.flops).critical = True
+def back_propagation(layers: list[tuple[str, Pattern, int]], kernel: str) -> list[Step]:
+    """Its steps with "dense" kernels, or on the "surviving" weights."""
+    steps = []
+    for k, (name, pattern, work) in enumerate(layers):
+        mnk = pattern.shape[0] * pattern.shape[1]
+        flops = 2 * (work if kernel == "dense" else pattern.nnz)
+        steps.append(Step(name, "BP", "vector", k, k, mnk, flops))
     return steps
 
 
 def draw(scan: list[Step], dense: list[Step], sparse: list[Step], path: Path) -> None:
     figure, axis = record.pyplot().subplots(figsize=(9, 6))
-    products = [s for s in scan if s.phase.startswith("up")]
-    vectors = [s for s in scan if not s.phase.startswith("up")]
+    products = [s for s in scan if s.kind == "matrix"]
+    vectors = [s for s in scan if s.kind == "vector"]
     series: tuple[tuple[str, list[Step], dict[str, Any]], ...] = (
         ("BPPSA, matrix times matrix", products, {"marker": "o", "color": "tab:blue"}),
         ("BPPSA, matrix times vector", vectors, {"marker": "x", "color": "tab:cyan"}),
@@ -147,14 +103,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     layers = vgg11(arguments.kept)[1:]
-    scan = scan_steps([name for name, *_ in layers], [p for _, p, _ in layers], arguments.levels)
-    dense, sparse = (
-        [
-            Step(name, "BP", p.shape[0] * p.shape[1], 2 * (work if kernel == "dense" else p.nnz))
-            for name, p, work in layers
-        ]
-        for kernel in ("dense", "surviving")
-    )
+    names, patterns, _ = zip(*layers, strict=True)
+    scan = scan_costs.of_layers(LayerScan.of(patterns, arguments.levels, None), names).steps
+    dense, sparse = (back_propagation(layers, kernel) for kernel in ("dense", "surviving"))
     for step in scan:
         mark = "*" if step.critical else " "
         print(
