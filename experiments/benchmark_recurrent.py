@@ -7,13 +7,12 @@
 One step is zero_grad, forward, backward from a gradient of every output, parameter gradients
 included, on the same input and weights. (A loss on the last state alone would flatter us: its
 gradient fades into denormal numbers, which slow stock PyTorch down up to 15 times on Intel cores.)
-A pair is a turn of ours, then one of stock (then one of JAX): a turn
-is some steps in a row, as training repeats them, without the first, which finds the others' data in
-the caches. Printed are medians over pairs, and the median of the pairwise ratios (above 1: ours is
-faster). JAX is jax.jit of lax.scan's value and gradient; its step is not split. Peak memory is what
-one forward and backward of a fresh process adds to its resident set (CPU), or to the allocator's
-peak (CUDA). Where the layer is left to PyTorch, the table says so. Writes
-experiments/records/benchmark_recurrent_<device>.json and .png (with --grid: grid_…).
+A pair is a turn of ours, then one of stock (then one of JAX), see turns.py. Printed are medians over
+pairs, and the median of the pairwise ratios (above 1: ours is faster). JAX is jax.jit of lax.scan's
+value and gradient; its step is not split. Peak memory is what one forward and backward of a fresh
+process adds to its resident set (CPU), or to the allocator's peak (CUDA). Where the layer is left to
+PyTorch, the table says so. Writes experiments/records/benchmark_recurrent_<device>.json and .png
+(with --grid: grid_…).
 
 Letters: B batch, T steps, H hidden, I input.
 """
@@ -25,12 +24,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import record
 import torch
+import turns
 from torch import nn
+from turns import now
 
 import bppsa_lightning as bl
 
@@ -102,44 +102,13 @@ def measure(
         jax_step = jax_of(cell, stock, x, cotangent)
         if jax_step is not None:
             steps["jax"] = jax_step
-    start = time.perf_counter()
-    first = {who: step() for who, step in steps.items()}  # compiles, fills caches
-    # Turns of about the same duration, so that each finds its own steady state, as in training.
-    share = arguments.seconds / 60
-    counts = {who: max(2, min(50, int(share / f["both"]))) for who, f in first.items()}
-    turns: dict[str, list[dict[str, float]]] = {who: [] for who in steps}
-    while True:
-        for who, step in steps.items():
-            turns[who].append(turn(step, counts[who]))
-        enough = time.perf_counter() - start > arguments.seconds
-        if len(turns["ours"]) >= arguments.pairs or enough:
-            break
-    parts = {who: turns[who][0].keys() for who in steps}
-    row: dict[str, Any] = {
-        "cell": cell,
-        "B": B,
-        "T": T,
-        "H": H,
-        "I": I,
-        "pairs": len(turns["ours"]),
-    }
+    measured = turns.measure(steps, arguments.seconds, arguments.pairs)
+    row: dict[str, Any] = {"cell": cell, "B": B, "T": T, "H": H, "I": I}
     plan = chain.plan()
     row["scanned"] = chain.calls > 0
     row["algorithm"] = plan.algorithm if plan else None
     row["left_to_pytorch"] = chain.reason
-    for who in steps:
-        row[who] = {part: median(t[part] for t in turns[who]) for part in parts[who]}
-    for who in steps:
-        if who != "ours":
-            pairs = list(zip(turns["ours"], turns[who], strict=True))
-            row[f"ratio_{who}"] = {p: median(b[p] / a[p] for a, b in pairs) for p in parts[who]}
-    return row
-
-
-def turn(step: Any, count: int) -> dict[str, float]:
-    """Medians of `count` consecutive steps after one that is not counted."""
-    measured = [step() for _ in range(count + 1)][1:]
-    return {part: median(m[part] for m in measured) for part in measured[0]}
+    return row | measured
 
 
 def torch_step(layer: nn.RNNBase, x: torch.Tensor, cotangent: torch.Tensor) -> dict[str, float]:
@@ -150,12 +119,6 @@ def torch_step(layer: nn.RNNBase, x: torch.Tensor, cotangent: torch.Tensor) -> d
     output.backward(cotangent)
     end = now(x)
     return {"forward": middle - start, "backward": end - middle, "both": end - start}
-
-
-def now(x: torch.Tensor) -> float:
-    if x.is_cuda:
-        torch.cuda.synchronize(x.device)
-    return time.perf_counter()
 
 
 def jax_of(cell: str, layer: nn.RNNBase, x: torch.Tensor, cotangent: torch.Tensor) -> Any:
