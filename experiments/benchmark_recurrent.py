@@ -7,12 +7,12 @@
 One step is zero_grad, forward, backward from a gradient of every output, parameter gradients
 included, on the same input and weights. (A loss on the last state alone would flatter us: its
 gradient fades into denormal numbers, which slow stock PyTorch down up to 15 times on Intel cores.)
-A pair is a turn of ours, then one of stock (then one of JAX), see turns.py. Printed are medians over
-pairs, and the median of the pairwise ratios (above 1: ours is faster). JAX is jax.jit of lax.scan's
-value and gradient; its step is not split. Peak memory is what one forward and backward of a fresh
-process adds to its resident set (CPU), or to the allocator's peak (CUDA). Where the layer is left to
-PyTorch, the table says so. Writes experiments/records/benchmark_recurrent_<device>.json and .png
-(with --grid: grid_…).
+A pair is a turn of ours, then one of stock (then one of JAX), see turns.py. Printed are medians
+over pairs, and the median of the pairwise ratios (above 1: ours is faster). JAX is jax.jit of
+lax.scan's value and gradient; its step is not split. Peak memory is what one forward and backward
+of a fresh process adds to its resident set (CPU), or to the allocator's peak (CUDA). Where the
+layer is left to PyTorch, the table says so. Writes
+experiments/records/benchmark_recurrent_<device>.json and .png (with --grid: grid_…).
 
 Letters: B batch, T steps, H hidden, I input.
 """

@@ -4,9 +4,9 @@
     python experiments/bitstream_sweep.py --cell GRU        # three minutes
 
 As in arXiv:1907.10134 for a vanilla RNN: T = 10 … 30,000 at B = 16, and B = 2 … 256 at T = 1000; 20
-states, cross entropy on the last state, Adam. One step is zero_grad, forward with the loss, backward
-(whatever it prepares inside), optimizer; ours is the same model, attached. Measured in pairs
-(turns.py), on one batch of bits for each size. Writes
+states, cross entropy on the last state, Adam. One step is zero_grad, forward with the loss,
+backward (whatever it prepares inside), optimizer; ours is the same model, attached. Measured in
+pairs (turns.py), on one batch of bits for each size. Writes
 experiments/records/bitstream_sweep_<cell>_<device>.json and .png: speed-ups of backward and of the
 whole step over stock PyTorch in the same run, and the time of a step relative to stock's.
 
