@@ -26,7 +26,7 @@ def main() -> None:
     folder = Path("runs") / EXPERIMENT
     logs = {}
     for name, strategy in compare.RUNS.items():
-        print(f"--- {EXPERIMENT}: {name} (strategy={strategy!r})", flush=True)
+        print(f"--- {EXPERIMENT}: {name}", flush=True)
         defaults = None if name == "bppsa" else with_stock_pruning(script, folder)
         compare.train(script, folder / name, strategy, fit_arguments, defaults)
         logs[name] = compare.read(folder / name / "csv" / "version_0" / "metrics.csv")
