@@ -4,6 +4,8 @@
 #   make test      all tests (those that need a GPU say so when they skip)
 #   make lint      format, lint, types
 #   make benchmark measures against stock PyTorch, writes experiments/records
+#   make figures   the paper's figures, quick (15 minutes), into runs/figures; figures-full: hours,
+#                  the paper's schedules, into experiments/records
 #   make gpu       on a machine with a GPU: tests, memory checks and measurements there
 #   make build     only the environment and the operators
 #   make clean     removes what the others made, but the generated data
@@ -13,8 +15,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml $(shell find csrc -type f) datasets/__init__.py
 
-.PHONY: train test lint format benchmark gpu gpu-offline gpu-build gpu-test gpu-sanitize \
-  gpu-benchmark build clean
+.PHONY: train test lint format benchmark figures figures-full gpu gpu-offline gpu-build gpu-test \
+  gpu-sanitize gpu-benchmark build clean
 .DELETE_ON_ERROR:
 
 build: $(VENV)/.built
@@ -58,6 +60,12 @@ benchmark: build
 	$(BIN)/python experiments/benchmark_products.py
 	$(BIN)/python experiments/table1.py
 	$(BIN)/python experiments/figure10.py
+
+figures: build
+	$(BIN)/python experiments/figures.py
+
+figures-full: build
+	$(BIN)/python experiments/figures.py --full
 
 # On a machine with a GPU. `make gpu` takes .venv as it is; `make gpu-offline` needs nothing but
 # Python with torch, lightning and pytest, CMake, ninja and nvcc, and no network. Both build for the

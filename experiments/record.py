@@ -19,7 +19,8 @@ import bppsa_lightning as bl
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RECORDS = Path(__file__).parent / "records"
+FOLDER = "BPPSA_RECORDS"  # environment variable: where records go instead
+RECORDS = Path(os.environ.get(FOLDER) or Path(__file__).parent / "records")
 
 
 def environment() -> dict[str, Any]:
@@ -43,8 +44,13 @@ def environment() -> dict[str, Any]:
 
 def write(path: Path, results: dict[str, Any]) -> None:
     """Writes {"environment": …, **results} to `path` by rename."""
+    write_text(path, json.dumps({"environment": environment(), **results}, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file by rename."""
     with _beside(path) as file:
-        file.write_text(json.dumps({"environment": environment(), **results}, indent=1) + "\n")
+        file.write_text(text)
 
 
 def pyplot() -> ModuleType:
