@@ -113,14 +113,13 @@ def draw(logs: dict[str, dict], summary: dict, path: Path) -> None:
     by_step.axvline(summary["pruned_at_step"], color="grey", lw=0.8, ls=":")
     gap, ratio = summary["largest_loss_difference"], summary["speed_up"]["step"]
     by_step.set(xlabel="step", ylabel="training loss (running mean)",
-                title=f"{summary['sparsity']:.0%} pruned at the dotted line; "
-                      f"losses at most {gap:.0e} apart")  # fmt: skip
+                title=f"{summary['sparsity']:.0%} pruned at the dotted line")
     by_time.set(xlabel="seconds", title=f"A step of retraining {ratio:.1f}x faster")
     for axes in (by_step, by_time):
         axes.set_yscale("log")
         axes.grid(alpha=0.3)
         axes.legend()
-    figure.suptitle("VGG-11, pruned and retrained")
+    figure.suptitle(f"VGG-11, pruned and retrained: losses at most {gap:.0e} apart")
     record.save_figure(figure, path, dpi=130)
 
 
