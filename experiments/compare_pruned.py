@@ -112,8 +112,11 @@ def draw(logs: dict[str, dict], summary: dict, path: Path) -> None:
         by_time.plot(compare.values(log["seconds/elapsed"]), smooth, **style | {"ls": "-"})
     by_step.axvline(summary["pruned_at_step"], color="grey", lw=0.8, ls=":")
     gap, ratio = summary["largest_loss_difference"], summary["speed_up"]["step"]
-    by_step.set(xlabel="step", ylabel="training loss (running mean)",
-                title=f"{summary['sparsity']:.0%} pruned at the dotted line")
+    by_step.set(
+        xlabel="step",
+        ylabel="training loss (running mean)",
+        title=f"{summary['sparsity']:.0%} pruned at the dotted line",
+    )
     by_time.set(xlabel="seconds", title=f"A step of retraining {ratio:.1f}x faster")
     for axes in (by_step, by_time):
         axes.set_yscale("log")

@@ -59,8 +59,12 @@ def run(experiment: Experiment, folder: Path, full: bool) -> bool:
     if command is None:
         print(f"--- {experiment.name}: left out ({experiment.elsewhere})", flush=True)
         return True
-    print(f"--- {experiment.name}: {command}", flush=True)
     script, *rest = shlex.split(command)
+    own = f"{rest[0]}.py" if script == "compare.py" else script
+    if not (HERE / own).is_file():
+        print(f"--- {experiment.name}: left out (there is no {HERE / own} so far)", flush=True)
+        return True
+    print(f"--- {experiment.name}: {command}", flush=True)
     start = time.perf_counter()
     done = subprocess.run(
         [sys.executable, str(HERE / script), *rest],

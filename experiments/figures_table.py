@@ -108,6 +108,28 @@ def _sweep_at_a_glance(name: str) -> Callable[[Records], str]:
     return glance
 
 
+def _breakdown(records: Records) -> str:
+    rows = records["gru_breakdown_cpu"]["rows"]
+    head = (
+        "| features | T | B | ours: forward | backward | rest | stock: forward | backward | rest |"
+    )
+    lines = [f"{head} whole step |", "|---" * 10 + "|"]
+    for row in rows:
+        times = [
+            f"{row[who][part] * 1e3:.2f} ms"
+            for who in ("ours", "stock")
+            for part in ("forward", "backward", "rest")
+        ]
+        cells = [row["features"], row["T"], row["B"], *times, f"{row['ratio_stock']['step']:.1f}x"]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines) + "\n\n" + _wins(bitstream_sweep.slower(rows))
+
+
+def _breakdown_at_a_glance(records: Records) -> str:
+    ratios = [row["ratio_stock"]["step"] for row in records["gru_breakdown_cpu"]["rows"]]
+    return f"whole step {min(ratios):.1f}x to {max(ratios):.0f}x"
+
+
 def _wins(slower: list[dict[str, Any]]) -> str:
     """Where stock PyTorch is the faster one."""
     if not slower:
@@ -288,24 +310,27 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="irmas_gru",
-        title="GRU on music: the training curves of S, M and L",
+        title="GRU on music: the training curve",
         paper="A GRU of 20 states names the instrument in three seconds of music (IRMAS), from "
         "MFCCs of 259 (S), 517 (M) and 1034 (L) frames: its loss by back-propagation and by BPPSA.",
-        quick=None,
-        full=None,
-        elsewhere="no command yet",
+        quick="compare.py irmas_gru --record --trainer.max_epochs 3 --data.per_class 15 "
+        "--data.data_dir data/irmas_rendered_short",
+        full="compare.py irmas_gru --record",
         records=("irmas_gru",),
         pictures=("irmas_gru",),
+        text=_curves("irmas_gru"),
+        glance=_curves_at_a_glance("irmas_gru"),
     ),
     Experiment(
         name="gru_breakdown",
         title="GRU on music: where the time goes in S, M and L",
         paper="Forward, backward and the rest of a training step, for B = 16, 32 and 64.",
-        quick=None,
-        full=None,
-        elsewhere="no command yet",
-        records=("gru_breakdown",),
-        pictures=("gru_breakdown",),
+        quick="gru_breakdown.py --seconds 1",
+        full="gru_breakdown.py",
+        records=("gru_breakdown_cpu",),
+        pictures=("gru_breakdown_cpu",),
+        text=_breakdown,
+        glance=_breakdown_at_a_glance,
     ),
     Experiment(
         name="lenet5",
