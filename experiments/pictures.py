@@ -6,6 +6,7 @@ import lightning.pytorch as pl
 import record
 
 import bppsa_lightning as bl
+from bppsa_lightning.attach import named_chains
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,3 +33,17 @@ def seconds_per_step(module: pl.LightningModule) -> "Figure":
     axes.set(xlabel="step", ylabel="milliseconds", title="Where the time of a step goes")
     axes.legend(loc="upper right", ncols=4)
     return figure
+
+
+def scan(module: pl.LightningModule) -> "Figure":
+    """The scan of the model's first chain, with the cost of every product.
+
+    Raises:
+        ValueError: no chain is attached, as without strategy="bppsa".
+    """
+    import draw_scan  # and all that it draws
+
+    chains = named_chains(module)
+    if not chains:
+        raise ValueError("module: found no chain that is scanned, wanted one")
+    return draw_scan.draw_chain(chains[0][1])

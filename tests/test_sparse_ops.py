@@ -9,7 +9,6 @@ from cases import relative_error
 from helpers import lower_levels, run_at_level
 from torch.nn import functional as F
 
-import bppsa_lightning as bl
 from bppsa_lightning.ops import SparsePattern, run_sparse_layer, sparse_conv2d, sparse_linear
 
 # samples, channels in, out, groups, image, kernel, stride, padding, dilation: a vector's multiple,
