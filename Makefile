@@ -33,7 +33,7 @@ $(VENV)/.packages: constraints.txt
 
 $(VENV)/.built: $(VENV)/.packages $(SOURCES)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install -c constraints.txt --no-build-isolation \
-	  --editable ".[experiments,test,lint]"
+	  --editable ".[audio,experiments,test,lint,vision]"
 	@touch $@
 
 train: build

@@ -3,5 +3,6 @@
 from .bitstream import BitstreamDataModule
 from .cifar10 import CIFAR10DataModule
 from .digits import DigitsDataModule
+from .irmas import IRMASDataModule
 
-__all__ = ["BitstreamDataModule", "CIFAR10DataModule", "DigitsDataModule"]
+__all__ = ["BitstreamDataModule", "CIFAR10DataModule", "DigitsDataModule", "IRMASDataModule"]

@@ -8,26 +8,18 @@ Dimension letters: N samples of a split, B batch, T steps.
 """
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from .bitstream_cache import SPLITS, Split, class_probabilities, load
+from .bitstream_cache import Split, class_probabilities, load
 from .checks import check_bool, check_float, check_folder, check_int
-
-_SPLITS_OF_STAGE = {
-    None: SPLITS,
-    "fit": ("train", "val"),
-    "validate": ("val",),
-    "test": ("test",),
-    "predict": ("test",),
-}
+from .splits import SPLITS, Batch, SplitDataModule
 
 
 class BitstreamDataset(Dataset[tuple[Tensor, Tensor]]):
@@ -67,7 +59,7 @@ class BitstreamDataset(Dataset[tuple[Tensor, Tensor]]):
         return x, torch.from_numpy(self.labels[indices])
 
 
-class BitstreamDataModule(LightningDataModule):
+class BitstreamDataModule(SplitDataModule):
     """Streams of T bits, x ~ Bernoulli(first_probability + probability_step * class).
 
     Batches are ``(x, y)``: x (B, T, 1) float32 of zeros and ones, y (B,) int64. Each class gets
@@ -117,7 +109,6 @@ class BitstreamDataModule(LightningDataModule):
         num_workers: int = 0,
         drop_last: bool = False,
     ) -> None:
-        super().__init__()
         # Plain Python values, under the arguments' names: save_hyperparameters reads them there,
         # and a checkpoint that holds a Path or a NumPy number does not load with weights_only.
         data_dir = check_folder("data_dir", data_dir)
@@ -138,18 +129,15 @@ class BitstreamDataModule(LightningDataModule):
                 f"batch_size is {batch_size} with num_samples={num_samples} and drop_last=True, "
                 "which leaves no training batch; pass drop_last=False or a smaller batch_size"
             )
+        super().__init__(batch_size, num_workers, drop_last)
         self.save_hyperparameters()
 
         self.data_dir = data_dir
-        self.batch_size = batch_size
-        self.num_workers = num_workers
-        self.drop_last = drop_last
         sizes = zip(SPLITS, (num_samples, num_val_samples, num_test_samples), strict=True)
         self._splits = {
             name: Split(name, seed, size, steps, num_classes, first_probability, probability_step)
             for name, size in sizes
         }
-        self._datasets: dict[str, BitstreamDataset] = {}
 
     def prepare_data(self) -> None:
         """Writes the cache files that are missing or damaged.
@@ -157,58 +145,13 @@ class BitstreamDataModule(LightningDataModule):
         Raises:
             OSError: if ``data_dir`` cannot be written.
         """
-        for split in self._splits.values():
-            load(split, Path(self.data_dir))
+        self._load(SPLITS)
 
-    def setup(self, stage: str | None = None) -> None:
-        """Loads the splits of a stage; makes them where ``prepare_data`` did not run.
-
-        Args:
-            stage: ``"fit"``, ``"validate"``, ``"test"``, ``"predict"``, or None for all splits.
-
-        Raises:
-            ValueError: if the stage is another one.
-        """
-        if stage not in _SPLITS_OF_STAGE:
-            wanted = [name for name in _SPLITS_OF_STAGE if name]
-            raise ValueError(f"stage is {stage!r}; wanted one of {wanted}, or None for all")
-        for name in _SPLITS_OF_STAGE[stage]:
-            if name not in self._datasets:
-                packed, labels = load(self._splits[name], Path(self.data_dir))
-                self._datasets[name] = BitstreamDataset(packed, labels, self._splits[name].steps)
-
-    def train_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
-        """Shuffled batches of the training split."""
-        return self._loader("train", shuffle=True, drop_last=self.drop_last)
-
-    def val_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
-        """Batches of the validation split, in order."""
-        return self._loader("val")
-
-    def test_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
-        """Batches of the test split, in order."""
-        return self._loader("test")
-
-    def predict_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
-        """Batches of the test split, in order."""
-        return self._loader("test")
-
-    def _loader(
-        self, name: str, shuffle: bool = False, drop_last: bool = False
-    ) -> DataLoader[tuple[Tensor, Tensor]]:
-        if name not in self._datasets:
-            raise RuntimeError(f"the {name} split is not loaded; call setup() first")
-        return DataLoader(
-            self._datasets[name],
-            batch_size=self.batch_size,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-            collate_fn=_hand_on,
-        )
-
-
-def _hand_on(batch: Any) -> Any:
-    """The collate function of a dataset whose ``__getitems__`` returns whole batches."""
-    return batch
+    def _load(self, names: Iterable[str]) -> dict[str, Dataset[Batch]]:
+        datasets: dict[str, Dataset[Batch]] = {}
+        for name in names:
+            split = self._splits[name]
+            # A warning names who called prepare_data or setup.
+            packed, labels = load(split, Path(self.data_dir), stacklevel=4)
+            datasets[name] = BitstreamDataset(packed, labels, split.steps)
+        return datasets

@@ -1,18 +1,10 @@
 """The cache files of the bitstream task: drawn once, one bit a bit, whole or not at all.
 
-A file is one line of settings (JSON), the labels, the packed bits, and a SHA-256 of all of these.
+A file's content is the labels, then the packed bits; `cache_files` says what is around them.
 
 Dimension letters: N samples of a split, T steps.
 """
 
-import contextlib
-import hashlib
-import itertools
-import json
-import os
-import time
-import uuid
-import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from . import cache_files
+from .cache_files import read_if_whole
+from .splits import SPLITS
+
 PackedBits = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
 
 _FORMAT = "bppsa-bitstream"
 _FORMAT_VERSION = 1
-SPLITS = ("train", "val", "test")
 _BLOCK_DRAWS = 1 << 16  # 64-bit draws at a time: they stay in the processor's cache
-_DIGEST_BYTES = hashlib.sha256().digest_size
-_TEMPORARY_SUFFIX = ".tmp"
-_STALE_SECONDS = 24 * 60 * 60
 _ROUNDING = 1e-9  # what adding steps of a probability may be off by
 
 
@@ -48,12 +40,11 @@ class Split:
     @property
     def header(self) -> bytes:
         """First line of the cache file: every setting, as JSON."""
-        settings = {"format": _FORMAT, "version": _FORMAT_VERSION, **asdict(self)}
-        return json.dumps(settings, sort_keys=True).encode() + b"\n"
+        return cache_files.header(format=_FORMAT, version=_FORMAT_VERSION, **asdict(self))
 
     @property
     def file_name(self) -> str:
-        digest = hashlib.sha256(self.header).hexdigest()[:10]
+        digest = cache_files.short_digest(self.header)
         return (
             f"bitstream-{self.name}-n{self.num_samples}-t{self.steps}-c{self.num_classes}"
             f"-p{self.first_probability:g}-step{self.probability_step:g}-seed{self.seed}"
@@ -67,7 +58,7 @@ class Split:
     @property
     def file_bytes(self) -> int:
         row = np.dtype("<i8").itemsize + self.row_bytes
-        return len(self.header) + self.num_samples * row + _DIGEST_BYTES
+        return len(self.header) + self.num_samples * row + cache_files.DIGEST_BYTES
 
     def draw(self) -> Iterator[bytes]:
         """Yields the labels, (N,) little-endian int64, then the packed bits, (N, ceil(T / 8)).
@@ -94,8 +85,13 @@ class Split:
             yield np.packbits((draws >> 1) < threshold, axis=1).tobytes()
 
 
-def load(split: Split, folder: Path) -> tuple[PackedBits, Labels]:
+def load(split: Split, folder: Path, stacklevel: int = 2) -> tuple[PackedBits, Labels]:
     """Reads the split's cache file, after writing it where it is missing or unusable.
+
+    Args:
+        split: what decides the bits.
+        folder: where its file is, or will be.
+        stacklevel: of the warning of a file that cannot be used; 2 names the caller.
 
     Returns:
         The bits, (N, ceil(T / 8)) uint8, eight a byte with the first step in the highest bit, and
@@ -105,73 +101,22 @@ def load(split: Split, folder: Path) -> tuple[PackedBits, Labels]:
         OSError: if the folder cannot be written.
     """
     path = folder / split.file_name
-    try:
-        return _read(split, path)
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except (OSError, ValueError) as error:
-        warnings.warn(
-            f"the cache file {path} cannot be used and is made again: {error}", stacklevel=3
-        )
-    _write(split, path)
-    return _read(split, path)
-
-
-def _read(split: Split, path: Path) -> tuple[PackedBits, Labels]:
-    """Reads and verifies a cache file; raises ValueError if it is not this split's, whole."""
-    found = path.stat().st_size
-    if found != split.file_bytes:
-        raise ValueError(f"it holds {found} bytes; wanted {split.file_bytes}")
-    data = path.read_bytes()
-    if not data.startswith(split.header):
-        raise ValueError("it does not start with these settings, so something else wrote it")
-    content = memoryview(data)[:-_DIGEST_BYTES]
-    if hashlib.sha256(content).digest() != data[-_DIGEST_BYTES:]:
-        raise ValueError("its content does not match the checksum at its end")
-
-    start = len(split.header)
-    labels = np.frombuffer(data, "<i8", split.num_samples, start).astype(np.int64)
-    packed = np.frombuffer(content[start + labels.nbytes :], np.uint8)
+    content = read_if_whole(lambda: _read(split, path), path, stacklevel)
+    if content is None:
+        _write(split, path)
+        content = _read(split, path)
+    labels = np.frombuffer(content, "<i8", split.num_samples).astype(np.int64)
+    packed = np.frombuffer(content[labels.nbytes :], np.uint8)
     return packed.reshape(-1, split.row_bytes), labels
 
 
+def _read(split: Split, path: Path) -> memoryview:
+    return cache_files.read(path, split.header, split.file_bytes)
+
+
 def _write(split: Split, path: Path) -> None:
-    """Draws a split into its cache file: header, labels, packed bits, SHA-256 of all of these.
-
-    The file grows under a name of its own and takes the final one when it is whole and on disk, so
-    neither a process that dies nor a second one that writes the same split leaves half a file.
-    """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_TEMPORARY_SUFFIX}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(path.parent)
-        with open(temporary, "xb") as file:
-            digest = hashlib.sha256()
-            for part in itertools.chain([split.header], split.draw()):
-                digest.update(part)
-                file.write(part)
-            file.write(digest.digest())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"data_dir is {str(path.parent)!r}, and the {split.file_bytes} bytes of {path.name} "
-            f"cannot be written there ({error.strerror or error}); make room there, give write "
-            "permission, or pass the data_dir of a folder that can be written",
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
-def _remove_stale(folder: Path) -> None:
-    """Removes what killed processes left behind, once no process can still be writing it."""
-    for temporary in folder.glob(f".bitstream-*{_TEMPORARY_SUFFIX}"):
-        with contextlib.suppress(OSError):
-            if time.time() - temporary.stat().st_mtime > _STALE_SECONDS:
-                temporary.unlink()
+    """Draws a split into its cache file: labels, then packed bits."""
+    cache_files.write(path, split.header, split.draw(), split.file_bytes)
 
 
 def class_probabilities(first: float, step: float, num_classes: int) -> list[float]:

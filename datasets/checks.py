@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 import numpy as np
+import torch
 
 
 def check_int(name: str, value: Any, low: int, high: int | None = None) -> int:
@@ -31,3 +32,23 @@ def check_folder(name: str, value: Any) -> str:
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"{name} is {value!r} ({type(value).__name__}); wanted a str or a Path")
     return os.path.expanduser(str(value))
+
+
+def check_share(name: str, value: Any) -> float:
+    share = check_float(name, value)
+    if not 0 <= share < 1:
+        raise ValueError(f"{name} is {share}; wanted at least 0 and below 1")
+    return share
+
+
+def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; wanted one of {', '.join(map(repr, choices))}")
+    return value
+
+
+def check_device(name: str, value: Any) -> str:
+    try:
+        return str(torch.device(value))
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{name} is {value!r}; wanted a torch device such as 'cuda'") from error
