@@ -4,14 +4,14 @@ Every entry is checked before the first is written; what is written goes into a 
 own, which takes the final name when it is whole.
 """
 
-import contextlib
 import os
 import shutil
 import stat
-import uuid
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
+
+from .temporary import beside
 
 _MOST_ENTRIES = 100_000
 _ENCRYPTED = 0x1
@@ -22,32 +22,28 @@ def extract_zip(archive: Path, folder: Path, most_bytes: int) -> None:
 
     Args:
         archive: a zip file.
-        folder: where its content goes; must not exist. Everything in the archive must lie in a
-            folder of this name, but for the entries that macOS adds (``__MACOSX``), which are left
-            out.
+        folder: where its content goes; must not exist. What the archive holds beside a folder of
+            this name is left out.
         most_bytes: the most that all files may take.
 
     Raises:
         ValueError: if the archive is damaged, larger than `most_bytes`, or holds a path that is
-            absolute, leaves its folder or lies outside it, a link or another special file, an
-            encrypted file, or two entries of one name. Nothing is then left behind.
+            absolute or leaves its folder, a link or another special file, an encrypted file, or
+            two entries of one name. Nothing is then left behind.
         OSError: if the folder cannot be written.
     """
-    temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
     try:
         with zipfile.ZipFile(archive) as file:
             entries = _checked(file, folder.name, most_bytes)
-            temporary.mkdir(parents=True)
-            for name, entry in entries.items():
-                _write(file, entry, temporary.joinpath(*name.parts[1:]))
-        os.replace(temporary, folder)
+            with beside(folder, f"{folder.name}.") as temporary:
+                temporary.mkdir()
+                for name, entry in entries.items():
+                    _write(file, entry, temporary.joinpath(*name.parts[1:]))
+                os.replace(temporary, folder)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise ValueError(f"{archive} is no whole zip archive: {error}") from error
     except _Refused as error:
         raise ValueError(f"{archive} is not extracted: {error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(temporary)
 
 
 class _Refused(Exception):
@@ -64,19 +60,24 @@ def _checked(
         raise _Refused(f"it holds {len(listed)} entries; wanted at most {_MOST_ENTRIES}")
     for entry in listed:
         path = _checked_path(entry)
-        if path.parts[0] == "__MACOSX":
-            continue
         if path.parts[0] != folder:
-            raise _Refused(f"its entry {entry.filename!r} lies outside the folder {folder!r}")
+            continue
         if path in entries:
             raise _Refused(f"it holds two entries of the name {entry.filename!r}")
         entries[path] = entry
+    for path, entry in entries.items():
+        if not all(_is_folder(entries, above) for above in path.parents):
+            raise _Refused(f"its entry {entry.filename!r} lies in a file")
     size = sum(entry.file_size for entry in entries.values())
     if size > most_bytes:
         raise _Refused(f"its files take {size} bytes; wanted at most {most_bytes}")
-    if not entries:
+    if not entries or not _is_folder(entries, PurePosixPath(folder)):
         raise _Refused(f"it does not hold the folder {folder!r}")
     return entries
+
+
+def _is_folder(entries: dict[PurePosixPath, zipfile.ZipInfo], path: PurePosixPath) -> bool:
+    return path not in entries or entries[path].is_dir()
 
 
 def _checked_path(entry: zipfile.ZipInfo) -> PurePosixPath:

@@ -5,20 +5,17 @@ A file is one line of settings (JSON), the content, and a SHA-256 of both. Nothi
 when it is read: no pickles. Its name starts with the name of the data set and a hyphen.
 """
 
-import contextlib
 import hashlib
 import json
 import os
-import time
-import uuid
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from .temporary import beside
+
 DIGEST_BYTES = hashlib.sha256().digest_size
-_TEMPORARY_SUFFIX = ".tmp"
-_STALE_SECONDS = 24 * 60 * 60
 
 
 def header(**settings: Any) -> bytes:
@@ -90,20 +87,19 @@ def write(
     Raises:
         OSError: if the folder cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_TEMPORARY_SUFFIX}")
+    data_set = path.name.partition("-")[0]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(path)
-        with open(temporary, "xb") as file:
-            digest = hashlib.sha256(header)
-            file.write(header)
-            for part in parts:
-                digest.update(part)
-                file.write(part)
-            file.write(digest.digest())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with beside(path, f"{data_set}-") as temporary:
+            with open(temporary, "xb") as file:
+                digest = hashlib.sha256(header)
+                file.write(header)
+                for part in parts:
+                    digest.update(part)
+                    file.write(part)
+                file.write(digest.digest())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     except OSError as error:
         raise OSError(
             error.errno,
@@ -111,15 +107,3 @@ def write(
             f"cannot be written there ({error.strerror or error}); make room there, give write "
             f"permission, or pass the {argument} of a folder that can be written",
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
-def _remove_stale(path: Path) -> None:
-    """Removes what killed processes left behind, once no process can still be writing it."""
-    data_set = path.name.partition("-")[0]
-    for temporary in path.parent.glob(f".{data_set}-*{_TEMPORARY_SUFFIX}"):
-        with contextlib.suppress(OSError):
-            if time.time() - temporary.stat().st_mtime > _STALE_SECONDS:
-                temporary.unlink()

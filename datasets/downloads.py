@@ -35,10 +35,11 @@ def download(url: str, path: Path, md5: str) -> None:
     Raises:
         OSError: if the server cannot be reached or refuses, or the connection breaks again and
             again; what has arrived is kept.
-        ValueError: if the checksum is another; what has arrived is removed.
+        ValueError: if the checksum is another; what has arrived is removed, but no file that was
+            there before.
     """
     if path.exists():
-        _verify(path, url, md5)
+        _verify(path, url, md5, "remove it to download it again")
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
@@ -58,7 +59,11 @@ def download(url: str, path: Path, md5: str) -> None:
         failures = 0 if _size(part) > before else failures + 1
         if failures == _ATTEMPTS:
             raise _failed(url, part, error) from error
-    _verify(part, url, md5)
+    try:
+        _verify(part, url, md5, "it was removed: try again")
+    except ValueError:
+        part.unlink()
+        raise
     os.replace(part, path)
 
 
@@ -104,17 +109,15 @@ def _copy(response: Any, file: Any, start: int, total: int | None) -> None:
             bar.update(len(block))
 
 
-def _verify(path: Path, url: str, md5: str) -> None:
+def _verify(path: Path, url: str, md5: str, advice: str) -> None:
     digest = hashlib.md5(usedforsecurity=False)
     with open(path, "rb") as file:
         while block := file.read(_BLOCK):
             digest.update(block)
     if digest.hexdigest() != md5:
-        size = _size(path)
-        path.unlink()
         raise ValueError(
-            f"{path} ({size} bytes from {url}) has the MD5 sum {digest.hexdigest()}; wanted {md5}; "
-            "it was removed: try again, as it was damaged on its way or is another file"
+            f"{path} ({_size(path)} bytes, of {url}) has the MD5 sum {digest.hexdigest()}; wanted "
+            f"{md5}: it was damaged on its way or is another file; {advice}"
         )
 
 

@@ -1,5 +1,10 @@
 """The features of `irmas_features`, many excerpts at a time, by torchaudio on the CPU or a GPU.
 
+Features of unit variance differ from librosa's by about 1e-5 on noise, 1e-4 on mixtures of sounds,
+up to 7e-4 on a pure tone, where most bands hold nothing but rounding. All of that is the rounding
+of torchaudio's tables (window, filters, DCT) to float32: with these and all else in float64, the
+two agree to 1e-6.
+
 Dimension letters: N excerpts, T frames, F features, C channels.
 """
 
