@@ -6,10 +6,12 @@ import os
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
+from torch import Tensor
 
-from bppsa_lightning.datasets.checks import check_bool, check_folder, check_int
-from bppsa_lightning.datasets.images import ImageDataModule, Images, split
+from .checks import check_bool, check_folder
+from .extras import import_extra
+from .images import ImageDataModule, check_settings
+from .splits import Batch
 
 # Of the training images, by colour (red, green, blue).
 _MEAN = (0.4914, 0.4822, 0.4465)
@@ -22,9 +24,12 @@ class CIFAR10DataModule(ImageDataModule):
     Args:
         data_dir: holds ``cifar-10-batches-py``, or will after a download.
         batch_size: images in a batch.
-        seed: of the split between training and validation, and of the order.
+        seed: of the split between training and validation, of the order, and of the augmentation.
         num_workers: worker processes of each loader; all is in memory, so 0 is the fastest.
-        download: whether `prepare_data` fetches what is missing (170 MB).
+        download: whether `prepare_data` fetches what is missing (170 MB), by torchvision, which
+            checks the MD5 sums of the archive and of each file in it.
+        augment: whether training images are shifted by up to 4 pixels (what comes in is black),
+            and half of them mirrored left to right; new in each epoch.
 
     Raises:
         TypeError, ValueError: an argument has the wrong type or is out of range.
@@ -33,6 +38,7 @@ class CIFAR10DataModule(ImageDataModule):
     """
 
     num_classes = 10
+    flip = True
 
     def __init__(
         self,
@@ -41,13 +47,13 @@ class CIFAR10DataModule(ImageDataModule):
         seed: int = 0,
         num_workers: int = 0,
         download: bool = False,
+        augment: bool = False,
     ) -> None:
         data_dir = check_folder("data_dir", data_dir)
-        batch_size = check_int("batch_size", batch_size, 1)
-        seed = check_int("seed", seed, 0)
-        num_workers = check_int("num_workers", num_workers, 0)
         download = check_bool("download", download)
-        super().__init__(batch_size, num_workers, seed)
+        settings = check_settings(batch_size, num_workers, seed, augment)
+        batch_size, num_workers, seed, augment = settings
+        super().__init__(*settings)
         self.save_hyperparameters()
         self.data_dir, self.download = data_dir, download
 
@@ -56,7 +62,7 @@ class CIFAR10DataModule(ImageDataModule):
         if self.download:
             _torchvision().CIFAR10(self.data_dir, download=True)
 
-    def _load(self) -> dict[str, Dataset[Any]]:
+    def _images(self) -> tuple[dict[str, Batch], Tensor]:
         sets = _torchvision()
         try:
             whole, test = (sets.CIFAR10(self.data_dir, train=train) for train in (True, False))
@@ -66,23 +72,19 @@ class CIFAR10DataModule(ImageDataModule):
                 "folder that holds cifar-10-batches-py, or download=True"
             ) from error
         (x, y), (x_test, y_test) = (_tensors(part) for part in (whole, test))
-        assert self.seed is not None
-        splits = split(x, y, {"train": len(x) * 9 // 10, "val": len(x) // 10}, self.seed)
-        return {**splits, **split(x_test, y_test, {"test": len(x_test)}, self.seed)}
+        splits = self._split(x, y, {"train": len(x) * 9 // 10, "val": len(x) // 10})
+        black = -torch.tensor(_MEAN) / torch.tensor(_DEVIATION)
+        return {**splits, **self._split(x_test, y_test, {"test": len(x_test)})}, black
 
 
-def _tensors(part: object) -> Images:
-    pixels, labels = part.data, part.targets  # type: ignore[attr-defined]
+def _tensors(part: Any) -> Batch:
+    pixels, labels = part.data, part.targets
     x = torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(255)
     mean, deviation = (torch.tensor(c).view(3, 1, 1) for c in (_MEAN, _DEVIATION))
     return x.sub_(mean).div_(deviation).contiguous(), torch.tensor(labels)
 
 
-def _torchvision():  # type: ignore[no-untyped-def]
-    try:
-        from torchvision import datasets
-    except ImportError as error:
-        raise ImportError(
-            "CIFAR10DataModule reads CIFAR-10 through torchvision; pip install torchvision"
-        ) from error
-    return datasets
+def _torchvision() -> Any:
+    return import_extra(
+        "torchvision.datasets", "CIFAR10DataModule reads CIFAR-10 through torchvision"
+    )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
-from torch.utils.data import Dataset
 
-from bppsa_lightning.datasets.checks import check_int
-from bppsa_lightning.datasets.images import ImageDataModule, split
+from .extras import import_extra
+from .images import ImageDataModule, check_settings
+from .splits import Batch
 
 
 class DigitsDataModule(ImageDataModule):
@@ -21,8 +19,12 @@ class DigitsDataModule(ImageDataModule):
 
     Args:
         batch_size: images in a batch.
-        seed: of the splits (1,437 to train, 180 to validate, 180 to test) and of the order.
+        seed: of the splits (1,437 to train, 180 to validate, 180 to test), of the order, and of the
+            augmentation.
         num_workers: worker processes of each loader; all is in memory, so 0 is the fastest.
+        augment: whether training images are shifted by up to 4 pixels (what comes in is
+            background), one pixel of the original; new in each epoch. None is mirrored: a mirrored
+            digit is none.
 
     Raises:
         TypeError, ValueError: an argument has the wrong type or is out of range.
@@ -30,34 +32,31 @@ class DigitsDataModule(ImageDataModule):
     """
 
     num_classes = 10
+    flip = False
 
-    def __init__(self, batch_size: int = 128, seed: int = 0, num_workers: int = 0) -> None:
-        batch_size = check_int("batch_size", batch_size, 1)
-        seed = check_int("seed", seed, 0)
-        num_workers = check_int("num_workers", num_workers, 0)
-        super().__init__(batch_size, num_workers, seed)
+    def __init__(
+        self, batch_size: int = 128, seed: int = 0, num_workers: int = 0, augment: bool = False
+    ) -> None:
+        settings = check_settings(batch_size, num_workers, seed, augment)
+        batch_size, num_workers, seed, augment = settings
+        super().__init__(*settings)
         self.save_hyperparameters()
 
-    def _load(self) -> dict[str, Dataset[Any]]:
+    def _images(self) -> tuple[dict[str, Batch], Tensor]:
         x, y = _digits()
-        sizes = {"val": 180, "test": 180}
-        assert self.seed is not None
-        splits = split(x, y, {"train": len(x) - 360, **sizes}, self.seed)
-        train = splits["train"][:][0]
+        splits = self._split(x, y, {"train": len(x) - 360, "val": 180, "test": 180})
+        train, _ = splits["train"]
         mean, deviation = train.mean(), train.std()
-        for images in splits.values():
-            images[:][0].sub_(mean).div_(deviation)
-        return splits
+        for images, _ in splits.values():
+            images.sub_(mean).div_(deviation)
+        return splits, (-mean / deviation).expand(3)
 
 
-def _digits() -> tuple[Tensor, Tensor]:
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ImportError(
-            "DigitsDataModule reads the digits that scikit-learn ships; pip install scikit-learn"
-        ) from error
-    images, labels = load_digits(return_X_y=True)
+def _digits() -> Batch:
+    datasets = import_extra(
+        "sklearn.datasets", "DigitsDataModule reads the digits that scikit-learn ships"
+    )
+    images, labels = datasets.load_digits(return_X_y=True)
     grey = torch.from_numpy(images).float().view(-1, 1, 8, 8)
     large = interpolate(grey, size=(32, 32), mode="bilinear", align_corners=False)
     return large.repeat(1, 3, 1, 1), torch.from_numpy(labels).long()

@@ -2,72 +2,103 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
-Images = tuple[Tensor, Tensor]
+from .augmentation import CropAndFlip
+from .checks import check_bool, check_int
+from .splits import Batch, SplitDataModule
+
+_PADDING = 4  # pixels
 
 
-class ImageDataModule(pl.LightningDataModule):
-    """Batches (x (B, 3, 32, 32) float32, y (B,) int64) of the splits that `_load` returns.
+class ImageDataset(Dataset[Batch]):
+    """Images and their labels; ``__getitems__`` returns the finished batch.
+
+    Args:
+        x: (N, 3, 32, 32) float32.
+        y: (N,) int64.
+        augment: makes other images of a batch's.
+    """
+
+    def __init__(
+        self, x: Tensor, y: Tensor, augment: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        self.x, self.y, self.augment = x, y, augment
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: int) -> Batch:
+        """Returns the image, (3, 32, 32), and its label, ()."""
+        x, y = self.__getitems__([index])
+        return x[0], y[0]
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        """Returns the images, (B, 3, 32, 32), and their labels, (B,)."""
+        x, y = self.x[indices], self.y[indices]
+        return (self.augment(x) if self.augment else x), y
+
+
+def check_settings(
+    batch_size: int, num_workers: int, seed: int, augment: bool
+) -> tuple[int, int, int, bool]:
+    """The arguments as plain Python values, which a checkpoint can hold.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong type or is out of range.
+    """
+    return (
+        check_int("batch_size", batch_size, 1),
+        check_int("num_workers", num_workers, 0),
+        check_int("seed", seed, 0, 2**64 - 1),
+        check_bool("augment", augment),
+    )
+
+
+class ImageDataModule(SplitDataModule):
+    """Batches (x (B, 3, 32, 32) float32, y (B,) int64) of the splits that `_images` returns.
 
     Args:
         batch_size: images in a batch; the last one of a split may be smaller.
         num_workers: worker processes of each loader.
-        seed: of the order of training batches; None for a new order each time.
+        seed: of the order and the augmentation of training batches.
+        augment: whether training images are shifted by up to 4 pixels and, if `flip`, half of
+            them mirrored; new in each epoch.
     """
 
-    def __init__(self, batch_size: int, num_workers: int, seed: int | None) -> None:
-        super().__init__()
-        self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed
-        self._splits: dict[str, Dataset[Any]] = {}
+    flip: bool
 
-    def setup(self, stage: str | None = None) -> None:
-        """Loads all splits, once."""
-        if not self._splits:
-            self._splits = self._load()
+    def __init__(self, batch_size: int, num_workers: int, seed: int, augment: bool) -> None:
+        super().__init__(batch_size, num_workers, drop_last=False)
+        self.seed, self.augment = seed, augment
+        self._black = torch.zeros(3)
 
-    def _load(self) -> dict[str, Dataset[Any]]:
+    def _load(self, names: Iterable[str]) -> dict[str, Dataset[Batch]]:
+        images, self._black = self._images()
+        return {name: ImageDataset(x, y) for name, (x, y) in images.items()}
+
+    def _images(self) -> tuple[dict[str, Batch], Tensor]:
+        """All splits, and what a black pixel is in each colour, (3,)."""
         raise NotImplementedError
 
-    def train_dataloader(self) -> DataLoader[Images]:
-        """Shuffled batches of the training split."""
-        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
-        return self._loader("train", shuffle=True, generator=generator)
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Shuffled batches of the training split, the same ones after each call."""
+        loader = self._loader("train", shuffle=True, generator=self._generator())
+        images = loader.dataset
+        assert isinstance(images, ImageDataset)
+        if self.augment:
+            images.augment = CropAndFlip(_PADDING, self.flip, self._black, self.seed)
+        return loader
 
-    def val_dataloader(self) -> DataLoader[Images]:
-        """Batches of the validation split, in order."""
-        return self._loader("val")
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed)
 
-    def test_dataloader(self) -> DataLoader[Images]:
-        """Batches of the test split, in order."""
-        return self._loader("test")
-
-    def predict_dataloader(self) -> DataLoader[Images]:
-        """Batches of the test split, in order."""
-        return self._loader("test")
-
-    def _loader(
-        self, name: str, shuffle: bool = False, generator: torch.Generator | None = None
-    ) -> DataLoader[Images]:
-        if not self._splits:
-            raise RuntimeError(f"the {name} split is not loaded; call setup() first")
-        return DataLoader(
-            self._splits[name],
-            self.batch_size,
-            shuffle,
-            num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-            generator=generator,
-        )
-
-
-def split(x: Tensor, y: Tensor, sizes: dict[str, int], seed: int) -> dict[str, Dataset[Any]]:
-    """Disjoint random splits of these sizes."""
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-    parts = order[: sum(sizes.values())].split(list(sizes.values()))
-    return {name: TensorDataset(x[part], y[part]) for name, part in zip(sizes, parts, strict=True)}
+    def _split(self, x: Tensor, y: Tensor, sizes: dict[str, int]) -> dict[str, Batch]:
+        """Disjoint random splits of these sizes."""
+        order = torch.randperm(len(x), generator=self._generator())
+        parts = order[: sum(sizes.values())].split(list(sizes.values()))
+        return {name: (x[part], y[part]) for name, part in zip(sizes, parts, strict=True)}

@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from .extras import import_extra
+
 Audio = npt.NDArray[np.float32]
 
 RATE = 44_100
@@ -40,7 +42,7 @@ def read_excerpt(path: Path) -> Audio:
         BadAudio: if the file is no whole WAV file of three seconds.
         ImportError: if soundfile is missing.
     """
-    soundfile = _soundfile()
+    soundfile = import_extra("soundfile", "IRMASDataModule reads WAV files through soundfile")
     try:
         _check_whole(path)
         with soundfile.SoundFile(path) as file:
@@ -101,17 +103,6 @@ def _check_format(file) -> None:  # type: ignore[no-untyped-def]
 
 def _resampled(audio: Audio, rate: int) -> Audio:
     if rate != RATE and audio.shape[1]:
-        import librosa
-
+        librosa = import_extra("librosa", "IRMASDataModule resamples with librosa")
         audio = librosa.resample(audio, orig_sr=rate, target_sr=RATE, res_type="soxr_hq")
     return np.ascontiguousarray(audio[:, :SAMPLES], dtype=np.float32)
-
-
-def _soundfile():  # type: ignore[no-untyped-def]
-    try:
-        import soundfile
-    except ImportError as error:
-        raise ImportError(
-            "IRMASDataModule reads WAV files through soundfile; pip install soundfile"
-        ) from error
-    return soundfile

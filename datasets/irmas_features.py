@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .extras import import_extra
 from .irmas_audio import FEWEST_SAMPLES, RATE, Audio
 
 Features = npt.NDArray[np.float32]
@@ -66,7 +67,7 @@ def librosa_features(audio: Audio, mfcc: MFCC) -> Features:
     Raises:
         ImportError: if librosa is missing.
     """
-    feature = _librosa().feature
+    feature = import_extra("librosa", "IRMASDataModule computes its features with librosa").feature
     sizes = {"n_mfcc": mfcc.n_mfcc, "n_fft": mfcc.n_fft, "hop_length": mfcc.hop_length}
     # One channel at a time: the 80 dB count from the loudest of all that is handed over.
     coefficients = [feature.mfcc(y=channel, sr=RATE, **sizes) for channel in audio]
@@ -88,13 +89,3 @@ def arrange(coefficients: npt.NDArray[Any]) -> Features:
     constant = deviation < _CONSTANT
     scaled = np.where(constant, 0.0, centred / np.where(constant, 1.0, deviation))
     return scaled.reshape(-1, kept.shape[-1]).T.astype(np.float32)
-
-
-def _librosa():  # type: ignore[no-untyped-def]
-    try:
-        import librosa
-    except ImportError as error:
-        raise ImportError(
-            "IRMASDataModule computes its features with librosa; pip install librosa"
-        ) from error
-    return librosa

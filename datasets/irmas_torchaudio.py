@@ -10,6 +10,7 @@ Dimension letters: N excerpts, T frames, F features, C channels.
 
 import torch
 
+from .extras import import_extra
 from .irmas_audio import RATE
 from .irmas_features import MFCC
 
@@ -24,7 +25,9 @@ def torchaudio_features(audio: torch.Tensor, mfcc: MFCC) -> torch.Tensor:
     Raises:
         ImportError: if torchaudio is missing.
     """
-    transform = _transforms().MFCC(
+    transform = import_extra(
+        "torchaudio.transforms", 'backend="torchaudio" computes the features with torchaudio'
+    ).MFCC(
         sample_rate=RATE,
         n_mfcc=mfcc.n_mfcc,
         dct_type=2,
@@ -47,13 +50,3 @@ def torchaudio_features(audio: torch.Tensor, mfcc: MFCC) -> torch.Tensor:
     # librosa's of one channel.
     alone = transform(audio.flatten(0, 1).unsqueeze(1))
     return alone.reshape(*audio.shape[:2], *alone.shape[-2:])
-
-
-def _transforms():  # type: ignore[no-untyped-def]
-    try:
-        from torchaudio import transforms
-    except ImportError as error:
-        raise ImportError(
-            'backend="torchaudio" computes the features with torchaudio; pip install torchaudio'
-        ) from error
-    return transforms

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -74,7 +75,11 @@ class SplitDataModule(LightningDataModule):
         return self._loader("test")
 
     def _loader(
-        self, name: str, shuffle: bool = False, drop_last: bool = False
+        self,
+        name: str,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        generator: torch.Generator | None = None,
     ) -> DataLoader[Batch]:
         if name not in self._datasets:
             raise RuntimeError(f"the {name} split is not loaded; call setup() first")
@@ -86,6 +91,7 @@ class SplitDataModule(LightningDataModule):
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
             collate_fn=_hand_on,
+            generator=generator,
         )
 
 

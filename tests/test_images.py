@@ -70,6 +70,94 @@ def test_training_is_shuffled_anew_each_epoch_and_validation_is_not(make):
     assert torch.equal(images(data.val_dataloader())[0], images(data.val_dataloader())[0])
 
 
+# Augmentation
+
+
+def originals(data):
+    """The training images by label, and what a black pixel is: (3, 1, 1)."""
+    return data._datasets["train"].x, data._black.view(3, 1, 1)
+
+
+def candidates(image, black, flip):
+    """Every image that may become of one."""
+    padded = torch.nn.functional.pad(image - black, [4] * 4) + black
+    for source in (padded, padded.flip(-1)) if flip else (padded,):
+        for top in range(9):
+            for left in range(9):
+                yield (top, left), source[:, top : top + 32, left : left + 32]
+
+
+def test_augmentation_shifts_and_mirrors_training_images_alone(make):
+    plain, data = make(batch_size=100), make(batch_size=100, augment=True)
+    for module in (plain, data):
+        module.setup()
+    order, _ = images(plain.train_dataloader())
+    (x, y), (_, y_plain) = (images(m.train_dataloader()) for m in (data, plain))
+    assert torch.equal(y, y_plain) and x.dtype == torch.float32  # the order is the same
+    black = originals(data)[1]
+    seen, mirrored = set(), 0
+    for original, image in zip(order[:100], x[:100]):
+        found = [
+            (place, index >= 81)
+            for index, (place, other) in enumerate(candidates(original, black, data.flip))
+            if torch.allclose(image, other, atol=1e-5)
+        ]
+        assert found
+        seen.add(found[0][0])
+        mirrored += found[0][1]
+    assert len(seen) > 40
+    assert 25 < mirrored < 75 if data.flip else mirrored == 0
+    for name in ("val_dataloader", "test_dataloader", "predict_dataloader"):
+        a, b = (images(getattr(m, name)())[0] for m in (plain, data))
+        assert torch.equal(a, b)
+
+
+def test_augmentation_is_off_by_default_and_black_is_black(make):
+    data = make()
+    data.setup()
+    x, black = originals(data)
+    assert data.hparams.augment is False and data._datasets["train"].augment is None
+    torch.testing.assert_close(x.amin((0, 2, 3)), black.flatten(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_augmentation_follows_the_seed_and_is_new_each_epoch(make, num_workers):
+    found = []
+    for seed in (0, 0, 1):
+        data = make(batch_size=300, seed=seed, augment=True, num_workers=num_workers)
+        data.setup()
+        loader = data.train_dataloader()
+        found.append([images(loader)[0] for _ in range(2)])
+    for a, b in zip(found[0], found[1]):
+        assert torch.equal(a, b)
+    assert not torch.equal(found[0][0], found[2][0])
+    again = images(data.train_dataloader())[0]
+    assert torch.equal(again, found[2][0])
+    if num_workers:
+        return
+    # Each image is drawn anew in the second epoch.
+    sums = [epoch.double().sum((1, 2, 3)).sort()[0] for epoch in found[0]]
+    assert not torch.allclose(*sums)
+
+
+def test_workers_draw_different_shifts(make):
+    data = make(batch_size=4, augment=True, num_workers=2)
+    data.setup()
+    data._datasets["train"].x[:] = torch.rand(32)  # every image the same
+    batches = [x for x, _ in data.train_dataloader()]
+    assert not torch.equal(batches[0], batches[1])
+
+
+def test_settings_survive_a_checkpoint(make):
+    data = make(batch_size=np.int64(8), seed=np.int64(3), augment=True)
+    assert [type(data.hparams[n]) for n in ("batch_size", "seed", "augment")] == [int, int, bool]
+    with pytest.raises(TypeError, match="augment is 1 .int.; wanted True or False"):
+        make(augment=1)
+
+
+# Refusals
+
+
 def test_what_they_refuse(make, monkeypatch):
     with pytest.raises(ValueError, match="batch_size is 0; wanted an integer of at least 1"):
         make(batch_size=0)
