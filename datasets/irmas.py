@@ -107,8 +107,8 @@ class IRMASDataModule(SplitDataModule):
             ``device``. The two differ by less than 1e-3 (about 1e-5 on noise, 7e-4 on a pure tone).
         device: Where torchaudio computes the features, such as ``"cuda"``.
         cache_dir: Folder of the cache file; None for ``data_dir``.
-        prepare_workers: The most processes that compute features (with torchaudio: threads that
-            read files); None for one a core.
+        prepare_workers: The most processes that compute features, each of 0.5 GB (with torchaudio:
+            threads that read files); None for one a core, and one for 200 files at the least.
         num_workers: Worker processes of each loader. All is in memory, so 0 is the fastest.
         drop_last: Whether training leaves out a last batch smaller than ``batch_size``.
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from .extras import import_extra
 from .irmas_audio import Audio, BadAudio, read_excerpt
 from .irmas_features import MFCC, Features, arrange, librosa_features
 
-# Starting a process, which imports torch and librosa, takes the time of some fifty excerpts.
-_FILES_A_WORKER = 32
+# Starting a process, which imports torch and librosa, takes 0.5 GB and the time of 150 excerpts.
+_FILES_A_WORKER = 200
 _BATCH = 64  # of excerpts on a device: 68 MB of audio, and some ten times that of spectra
 
 
@@ -42,28 +43,24 @@ def extract(
 
 
 def _by_librosa(paths: Sequence[Path], mfcc: MFCC, workers: int | None) -> Iterator[Features | str]:
-    processes = min(_cores(workers), len(paths) // _FILES_A_WORKER)
+    joblib = import_extra("joblib", "IRMASDataModule computes in parallel through joblib")
+    processes = min(workers or joblib.cpu_count(), len(paths) // _FILES_A_WORKER)
     if processes <= 1:
         return (_features_or_reason(path, mfcc) for path in paths)
-    import joblib
-
-    pool = joblib.parallel_config("loky", inner_max_num_threads=1, idle_worker_timeout=10)
-    with pool:
+    with joblib.parallel_config("loky", inner_max_num_threads=1, idle_worker_timeout=10):
         run = joblib.Parallel(processes, return_as="generator")
-        return run(joblib.delayed(_features_or_reason)(path, mfcc) for path in paths)
+    return run(joblib.delayed(_features_or_reason)(path, mfcc) for path in paths)
 
 
 def _features_or_reason(path: Path, mfcc: MFCC) -> Features | str:
-    try:
-        return librosa_features(read_excerpt(path), mfcc)
-    except BadAudio as error:
-        return str(error)
+    audio = _audio_or_reason(path)
+    return audio if isinstance(audio, str) else librosa_features(audio, mfcc)
 
 
 def _by_torchaudio(
     paths: Sequence[Path], mfcc: MFCC, device: str, workers: int | None
 ) -> Iterator[Features | str]:
-    with ThreadPoolExecutor(_cores(workers)) as threads:
+    with ThreadPoolExecutor(workers) as threads:
         for start in range(0, len(paths), _BATCH):
             found = list(threads.map(_audio_or_reason, paths[start : start + _BATCH]))
             yield from _batch_features(found, mfcc, device)
@@ -90,11 +87,3 @@ def _batch_features(found: list[Audio | str], mfcc: MFCC, device: str) -> Iterat
         else:
             audio = torch.from_numpy(np.stack(list(group))).to(device)
             yield from map(arrange, torchaudio_features(audio, mfcc).cpu().numpy())
-
-
-def _cores(workers: int | None) -> int:
-    if workers is not None:
-        return workers
-    import joblib
-
-    return joblib.cpu_count()

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from irmas_corpus import write_corpus
 
 from bppsa_lightning.datasets import IRMASDataModule, downloads, irmas_archive
 from bppsa_lightning.datasets.archives import extract_zip
@@ -295,6 +294,8 @@ def test_what_a_killed_extraction_left_is_removed_after_a_day(tmp_path):
 
 def published(server, monkeypatch, tmp_path):
     """Serves an archive of the published layout in the place of the published one."""
+    from irmas_corpus import write_corpus
+
     root = tmp_path / "published" / "IRMAS-TrainingData"
     write_corpus(root, ("cel", "org"), recordings=2)
     buffer = io.BytesIO()

@@ -22,7 +22,6 @@ from bppsa_lightning.datasets.irmas_features import SETTINGS, arrange, librosa_f
 from bppsa_lightning.datasets.irmas_split import split_by_recording
 from bppsa_lightning.datasets.irmas_torchaudio import torchaudio_features
 
-pytest.importorskip("soundfile", reason="the audio extra brings soundfile")
 SPLITS = ("train", "val", "test")
 RECIPES = {"S": (512, 4096, 20), "M": (256, 2048, 13), "L": (128, 1024, 7)}
 SHAPES = {"S": (259, 38), "M": (517, 24), "L": (1034, 12)}
@@ -467,19 +466,13 @@ print("ran", next(iter(data.train_dataloader()))[0].shape[1:])
 """
 
 
-def test_a_script_without_a_guard_and_company(tmp_path):
-    """Two scripts prepare the same data at once, each in two processes of its own."""
+def test_a_script_without_a_guard_computes_in_processes_what_one_process_does(tmp_path):
     pytest.importorskip("librosa", reason="the audio extra brings librosa")
     write_corpus(tmp_path / "data", ("cel", "org"), recordings=2)
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "data")]
-    scripts = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    for script in scripts:
-        out, err = script.communicate(timeout=240)
-        assert script.returncode == 0 and out.startswith("ran torch.Size([259, 38])"), err
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0 and ran.stdout.startswith("ran torch.Size([259, 38])"), ran.stderr
     (cache,) = (tmp_path / "data").glob("*.mfcc")
     assert not list((tmp_path / "data").glob(".*.tmp"))
     make(tmp_path / "data", cache_dir=tmp_path, prepare_workers=1, **HALF)
@@ -488,6 +481,22 @@ def test_a_script_without_a_guard_and_company(tmp_path):
     assert several[:start] == one[:start] and several[start + size : -32] == b"{}"
     a, b = (np.frombuffer(content[start : start + size], "<f4") for content in (several, one))
     np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+BARE = """
+import sys
+import lightning.pytorch  # brings some of them where they are installed
+for name in ("joblib", "librosa", "soundfile", "soxr", "torchaudio"):
+    sys.modules[name] = None
+from bppsa_lightning.datasets import IRMASDataModule
+assert IRMASDataModule("data").num_features == 38
+"""
+
+
+def test_the_import_needs_none_of_the_libraries_of_audio(tmp_path):
+    command = [sys.executable, "-c", BARE]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -505,6 +514,9 @@ def test_missing_libraries_are_named_when_they_are_needed(
         write_corpus(tmp_path, ("cel",), recordings=1)
     else:
         write_corpus(tmp_path, ("cel",), recordings=1, write=write_fake)
+    for name in [*sys.modules]:
+        if name.startswith(f"{missing}."):
+            monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     data = IRMASDataModule(tmp_path, **settings)
     with pytest.raises(ImportError, match=wanted):
