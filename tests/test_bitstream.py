@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cache_damage import flip
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from torch.utils.data import DistributedSampler
 
@@ -323,15 +324,6 @@ def test_packed_file_takes_a_bit_a_bit(tmp_path):
     make(tmp_path, steps=1000, num_samples=100)
     size = cache_file(tmp_path, "train").stat().st_size
     assert 100 * 125 < size < 100 * (125 + 8) + 500
-
-
-def flip(position):
-    def damage(content):
-        damaged = bytearray(content)
-        damaged[position] ^= 1
-        return bytes(damaged)
-
-    return damage
 
 
 @pytest.mark.parametrize("step", ["prepare_data", "setup"])

@@ -1,5 +1,6 @@
 """IRMASDataModule: its features, splits, stages, cache file, errors."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cache_damage import flip
 from irmas_corpus import INSTRUMENTS, RATE, sound, write_corpus, write_wav
 from lightning.pytorch import LightningModule, Trainer
 
@@ -319,15 +321,6 @@ def test_settings_have_caches_of_their_own(corpus):
     ]
 
 
-def flip(position):
-    def damage(content):
-        damaged = bytearray(content)
-        damaged[position] ^= 1
-        return bytes(damaged)
-
-    return damage
-
-
 @pytest.mark.parametrize("step", ["prepare_data", "setup"])
 @pytest.mark.parametrize(
     "damage, reason",
@@ -417,17 +410,24 @@ def prepare_in_company(folder, barrier, computed):
     IRMASDataModule(folder).prepare_data()
 
 
-@needs_fork
-def test_processes_at_once_compute_one_whole_cache(corpus, tmp_path_factory):
-    barrier, computed = fork.Barrier(3), fork.Value("i", 0)
-    args = (corpus, barrier, computed)
-    processes = [fork.Process(target=prepare_in_company, args=args, daemon=True) for _ in range(3)]
+def in_company(folder, count):
+    """Prepares the data in processes at once; returns how many computed it."""
+    barrier, computed = fork.Barrier(count), fork.Value("i", 0)
+    args = (folder, barrier, computed)
+    processes = [
+        fork.Process(target=prepare_in_company, args=args, daemon=True) for _ in range(count)
+    ]
     for process in processes:
         process.start()
     for process in processes:
         process.join(120)
-    assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert computed.value == 1
+    assert [process.exitcode for process in processes] == [0] * count
+    return computed.value
+
+
+@needs_fork
+def test_processes_at_once_compute_one_whole_cache(corpus):
+    assert in_company(corpus, 3) == 1
     (path,) = corpus.glob("*.mfcc")
     together = path.read_bytes()
     path.unlink()
@@ -437,17 +437,8 @@ def test_processes_at_once_compute_one_whole_cache(corpus, tmp_path_factory):
 
 @needs_fork
 def test_without_locks_the_last_of_two_processes_wins(corpus, monkeypatch):
-    import contextlib
-
     monkeypatch.setattr(irmas_cache, "locked", lambda path: contextlib.nullcontext())
-    barrier, computed = fork.Barrier(2), fork.Value("i", 0)
-    args = (corpus, barrier, computed)
-    processes = [fork.Process(target=prepare_in_company, args=args, daemon=True) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-    assert [process.exitcode for process in processes] == [0, 0] and computed.value == 2
+    assert in_company(corpus, 2) == 2
     assert [name[-5:] for name in files(corpus)] == [".mfcc"]
     assert len(whole(make(corpus))[1]) == 88
 
