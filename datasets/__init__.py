@@ -4,5 +4,12 @@ from .bitstream import BitstreamDataModule
 from .cifar10 import CIFAR10DataModule
 from .digits import DigitsDataModule
 from .irmas import IRMASDataModule
+from .rendered_irmas import RenderedIRMASDataModule
 
-__all__ = ["BitstreamDataModule", "CIFAR10DataModule", "DigitsDataModule", "IRMASDataModule"]
+__all__ = [
+    "BitstreamDataModule",
+    "CIFAR10DataModule",
+    "DigitsDataModule",
+    "IRMASDataModule",
+    "RenderedIRMASDataModule",
+]

@@ -15,6 +15,7 @@ for package in ("pretty_midi", "midirenderer", "soundfile", "joblib", "scipy"):
 import soundfile  # noqa: E402
 
 from bppsa_lightning.datasets import render_instruments  # noqa: E402
+from bppsa_lightning.datasets.rendering import corpus as rendering_corpus  # noqa: E402
 from bppsa_lightning.datasets.rendering import phrases, recording, room, synthesis  # noqa: E402
 from bppsa_lightning.datasets.rendering.corpus import render_corpus  # noqa: E402
 from bppsa_lightning.datasets.rendering.instruments import INSTRUMENTS  # noqa: E402
@@ -120,7 +121,10 @@ def test_two_excerpts_are_different_music_in_the_same_room(corpus):
     assert first != recording.draw(1, "pia", 7)
 
 
-def test_same_seed_same_bytes_in_any_process_and_a_smaller_corpus_is_a_part(corpus, tmp_path):
+def test_same_seed_same_bytes_in_any_process_and_a_smaller_corpus_is_a_part(
+    corpus, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(rendering_corpus, "_FILES_A_PROCESS", 1)
     assert render_corpus(tmp_path / "small", per_class=1, jobs=2, progress=False)
     files = [path.relative_to(tmp_path / "small") for path in tmp_path.rglob("*.wav")]
     assert len(files) == 11
@@ -144,7 +148,7 @@ def test_a_whole_corpus_is_recognised_and_a_damaged_one_rendered_again(corpus, t
     with pytest.warns(UserWarning, match="is missing or damaged"):
         assert render_corpus(folder, per_class=2, checksums=True, jobs=1, progress=False)
     assert damaged.read_bytes() == content
-    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".copy.lock", "copy"]
 
 
 def test_what_is_not_ours_is_left_alone(corpus, tmp_path):
@@ -164,7 +168,7 @@ def test_nothing_half_is_left_when_rendering_fails(tmp_path, monkeypatch):
     )
     with pytest.raises(ValueError, match=r"program \d+ \(cel\) is silent; wanted a General MIDI"):
         render_corpus(tmp_path / "out", per_class=1, jobs=1, progress=False)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [".out.lock"]
 
 
 @pytest.mark.parametrize(

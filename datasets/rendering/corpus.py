@@ -10,16 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..checks import check_folder, check_int
+from ..checks import check_choice, check_folder, check_int
+from ..locks import locked
 from . import manifest
 from .excerpt import render_excerpt
 from .instruments import INSTRUMENTS
 from .manifest import Settings
 from .recording import draw
-from .synthesis import RATE, check_synthesiser, describe_synthesiser, find_soundfont
+from .synthesis import RATE, SYNTHESISERS, describe_synthesiser, find_soundfont, need_synthesiser
 
 EXCERPTS = 3  # of one recording, as in IRMAS
 _MOST = 9999 // len(INSTRUMENTS) * EXCERPTS  # numbers have four digits
+_FILES_A_PROCESS = 30  # rendered in the time that a process takes to start
 _STALE_SECONDS = 24 * 60 * 60
 
 
@@ -47,7 +49,7 @@ def render_corpus(
         seed: of all music, from 0.
         soundfont: path of a General MIDI soundfont (.sf2); None for the one that is installed.
         synthesiser: "midirenderer" or "fluidsynth".
-        jobs: processes; None for as many as there are cores.
+        jobs: the most processes; None for one a core.
         checksums: whether to verify the content of a corpus that is there, and not only its sizes.
         overwrite: whether a rendered corpus of other settings in `out` is replaced.
         progress: whether to draw a progress bar.
@@ -63,22 +65,31 @@ def render_corpus(
         FileExistsError: `out` holds something else, or another corpus and not `overwrite`.
     """
     folder = Path(check_folder("out", out))
-    per_class = check_int("per_class", per_class, 1, _MOST)
-    seed = check_int("seed", seed, 0)
+    check_corpus(per_class, seed, synthesiser)
     jobs = check_int("jobs", os.cpu_count() if jobs is None else jobs, 1)
     font = None if soundfont is None else find_soundfont(os.fspath(soundfont))
     wanted = Settings(per_class, seed, synthesiser, None if font is None else manifest.sha256(font))
     if _is_there(folder, wanted, checksums, overwrite):
         return False
 
-    check_synthesiser(synthesiser)
+    need_synthesiser(synthesiser)
     font = find_soundfont() if font is None else font
     settings = Settings(per_class, seed, synthesiser, manifest.sha256(font))
     facts = {"soundfont_name": font.name, "synthesiser_version": describe_synthesiser(synthesiser)}
-    with _written_aside(folder) as beside:
-        files = _render_all(beside, settings, font, jobs, progress)
-        manifest.write(beside, settings, facts, files)
+    with locked(folder):
+        if _is_there(folder, wanted, checksums, overwrite):  # another process made it meanwhile
+            return False
+        with _written_aside(folder) as beside:
+            files = _render_all(beside, settings, font, jobs, progress)
+            manifest.write(beside, settings, facts, files)
     return True
+
+
+def check_corpus(per_class: int, seed: int, synthesiser: str) -> None:
+    """Raises TypeError or ValueError for settings that no corpus can have."""
+    check_int("per_class", per_class, 1, _MOST)
+    check_int("seed", seed, 0)
+    check_choice("synthesiser", synthesiser, tuple(SYNTHESISERS))
 
 
 def _is_there(folder: Path, wanted: Settings, checksums: bool, overwrite: bool) -> bool:
@@ -108,18 +119,22 @@ def _is_there(folder: Path, wanted: Settings, checksums: bool, overwrite: bool) 
 def _render_all(
     folder: Path, settings: Settings, font: Path, jobs: int, progress: bool
 ) -> dict[str, Any]:
-    from joblib import Parallel, delayed
+    import joblib
     from tqdm import tqdm
 
     tasks = list(_recordings(settings.per_class))
-    render = delayed(_render_recording)
-    done = Parallel(n_jobs=min(jobs, len(tasks)), return_as="generator_unordered")(
-        render(folder, settings.seed, *task, font, settings.synthesiser) for task in tasks
-    )
     total = settings.per_class * len(INSTRUMENTS)
+    processes = max(1, min(jobs, total // _FILES_A_PROCESS))
     files: dict[str, Any] = {}
-    with tqdm(total=total, desc="rendering", unit="file", disable=not progress) as bar:
-        for entries in done:
+    # Processes of loky start afresh: no locks of the caller's are copied, nor is its script run.
+    with (
+        joblib.parallel_config("loky", inner_max_num_threads=1, idle_worker_timeout=10),
+        tqdm(total=total, desc="rendering", unit="file", disable=None if progress else True) as bar,
+    ):
+        render = joblib.delayed(_render_recording)
+        for entries in joblib.Parallel(processes, return_as="generator_unordered")(
+            render(folder, settings.seed, *task, font, settings.synthesiser) for task in tasks
+        ):
             files |= entries
             bar.update(len(entries))
     return files
@@ -158,10 +173,7 @@ def _render_recording(
 
 @contextlib.contextmanager
 def _written_aside(folder: Path) -> Iterator[Path]:
-    """A folder beside `folder` that takes its name, and its place, when the block ends well.
-
-    Of two processes that render the same corpus, the later one's takes the place of the earlier's.
-    """
+    """A folder beside `folder` that takes its name, and its place, when the block ends well."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_stale(folder)
     beside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
@@ -175,14 +187,10 @@ def _written_aside(folder: Path) -> Iterator[Path]:
 
 def _replace(new: Path, folder: Path) -> None:
     old = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
-    for _ in range(3):  # another process may put its own there between the two steps
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(folder, old)
-        shutil.rmtree(old, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.replace(new, folder)
-            return
-    raise OSError(f"out is {str(folder)!r}, where others keep writing")
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(folder, old)
+    os.replace(new, folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _remove_stale(folder: Path) -> None:

@@ -69,22 +69,14 @@ def _default_soundfont() -> Path:
     )
 
 
-def check_synthesiser(name: str) -> str:
-    """The name, if that synthesiser is installed, and what it needs.
-
-    Raises:
-        ValueError: there is no such synthesiser.
-        ImportError: something is missing; the message says what to install.
-    """
-    if name not in SYNTHESISERS:
-        raise ValueError(f"synthesiser is {name!r}; wanted one of {sorted(SYNTHESISERS)}")
+def need_synthesiser(name: str) -> None:
+    """Raises ImportError if that synthesiser, or what it needs, is missing: what installs it."""
     for package in ("pretty_midi", "scipy", "soundfile", "joblib"):
         _need(package)
     if name == "midirenderer":
         _need(name, "or pass synthesiser='fluidsynth', after " + _DEBIAN)
     elif shutil.which("fluidsynth") is None:
         raise ImportError(f"the program fluidsynth was not found; {_DEBIAN}")
-    return name
 
 
 def _need(package: str, otherwise: str = "") -> None:
