@@ -3,6 +3,7 @@
 import os
 import tempfile
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def run(
     model: type[pl.LightningModule],
     data: type[pl.LightningDataModule],
     script: str,
+    links: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> None:
     """Runs the subcommand on the command line: fit, validate, test or predict.
@@ -42,6 +44,7 @@ def run(
         data: its data; `pl.LightningDataModule`, and ``subclass_mode_data=True``, if the YAML names
             them.
         script: the experiment's ``__file__``; its defaults stand in the YAML of the same name.
+        links: arguments of the model that the data tell: {attribute of the data: argument}.
         settings: further arguments of LightningCLI.
     """
     # Lightning 2.6 under torch 2.14; nothing a user could act on.
@@ -51,6 +54,7 @@ def run(
     Application(
         model,
         data,
+        links=links,
         save_config_callback=LoggedConfig,
         seed_everything_default=0,
         parser_kwargs={command: defaults for command in ("fit", "validate", "test", "predict")},
@@ -61,10 +65,16 @@ def run(
 
 
 class Application(LightningCLI):
-    """LightningCLI with `--online`."""
+    """LightningCLI with `--online`, and with arguments of the model that the data tell."""
+
+    def __init__(self, *args: Any, links: Mapping[str, str] | None = None, **settings: Any) -> None:
+        self._links = links or {}
+        super().__init__(*args, **settings)  # parses and runs
 
     @override
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        for source, target in self._links.items():
+            parser.link_arguments(f"data.{source}", f"model.{target}", apply_on="instantiate")
         parser.add_argument(
             "--online",
             action="store_true",
