@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("--out", default="data/irmas_rendered", help="folder of the corpus (default: %(default)s)")
-    add("--per-class", type=int, default=150, metavar="N",
+    add("--per-class", type=int, default=75, metavar="N",
         help="files of each instrument, 0.5 MB each (default: %(default)s)")  # fmt: skip
     add("--seed", type=int, default=0, help="of all music (default: %(default)s)")
     add("--soundfont", metavar="PATH", help="General MIDI soundfont, .sf2 (default: installed one)")

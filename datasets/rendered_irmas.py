@@ -36,7 +36,7 @@ class RenderedIRMASDataModule(IRMASDataModule):
     def __init__(
         self,
         data_dir: str | os.PathLike[str] = "data/irmas_rendered",
-        per_class: int = 150,
+        per_class: int = 75,
         corpus_seed: int = 0,
         soundfont: str | None = None,
         synthesiser: str = "midirenderer",

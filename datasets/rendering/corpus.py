@@ -27,7 +27,7 @@ _STALE_SECONDS = 24 * 60 * 60
 
 def render_corpus(
     out: str | os.PathLike[str] = "data/irmas_rendered",
-    per_class: int = 150,
+    per_class: int = 75,
     seed: int = 0,
     soundfont: str | os.PathLike[str] | None = None,
     synthesiser: str = "midirenderer",
