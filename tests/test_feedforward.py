@@ -187,6 +187,21 @@ def test_vgg11_in_full_width(kept, algorithm):
         assert sum(plan is not None for *_, plan, _ in scan.nodes()) == 15
 
 
+def test_an_input_without_gradient_spares_the_products_of_the_first_layer():
+    stock, ours, (chain,) = pair(lenet, "blelloch", 2)
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    for model in (stock, ours):
+        model(x).square().sum().backward()
+    assert_same(
+        {name: p.grad for name, p in ours.named_parameters()},
+        {name: p.grad for name, p in stock.named_parameters()},
+        1e-10,
+    )
+    ours(x.requires_grad_()).sum().backward()
+    without, whole = chain.scans.values()
+    assert list(whole.patterns[1:]) == list(without.patterns)
+
+
 def test_products_beyond_the_budget_are_walked_and_explained():
     stock, ours, (chain,) = pair(lenet, "blelloch", 3, budget=200_000)
     x = torch.randn(2, 3, 32, 32, dtype=torch.float64)

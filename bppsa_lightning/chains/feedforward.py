@@ -233,7 +233,7 @@ class _Run(torch.autograd.Function):
             grads = _differentiable(ctx.run, inputs, needed, extras, groups, grad)
             return (None,) * 4 + grads
         if ctx.levels:
-            states_grads = _scanned(ctx, states, extras, groups, grad)
+            states_grads = _scanned(ctx, states, extras, groups, grad, needs_x)
         else:
             states_grads = _walked(ctx.run, states, extras, groups, grad, needs_x)
         chain = ctx.chain
@@ -277,9 +277,15 @@ def _scanned(
     extras: Sequence[Any],
     groups: Sequence[Sequence[Tensor]],
     grad: Tensor,
+    needs_x: bool,
 ) -> list[Tensor]:
-    """The gradient at every state, by up-sweep and down-sweep."""
-    scan = ctx.chain.scan_of(ctx.first, ctx.run, groups, states[0])
+    """The gradient at every state, by up-sweep and down-sweep.
+
+    Where the run's input needs none, the chain begins behind the first layer: its Jacobian would
+    go into products, often the largest of all.
+    """
+    first = 0 if needs_x else 1
+    scan = ctx.chain.scan_of(ctx.first + first, ctx.run[first:], groups[first:], states[first])
     B = grad.shape[0]
     sizes = [*(s.shape for s in states), ctx.output_size]
 
@@ -292,10 +298,11 @@ def _scanned(
 
         return Step(apply, lambda: layer.values(x, extra, own))
 
-    steps = [step(k) for k in range(len(ctx.run))]
+    steps = [step(k) for k in range(first, len(ctx.run))]
     grads = [None] * len(steps) + [grad.reshape(B, -1).t()]
     found = scan.run(steps, grads)
-    return [g.t().reshape(size) for g, size in zip(found, sizes, strict=True)]
+    known = [g.t().reshape(size) for g, size in zip(found, sizes[first:], strict=True)]
+    return [*states[:first], *known]  # in front: what is not asked for
 
 
 def _differentiable(
