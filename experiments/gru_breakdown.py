@@ -109,7 +109,9 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     names = [f"{row['features']} (T={row['T']})\nB={row['B']}" for row in rows]
     alone.set_xticks(range(len(rows)), names)
     both.legend(loc="upper left")
-    figure.suptitle("The GRU on inputs of the sizes of IRMAS: where the time of a training step goes")
+    figure.suptitle(
+        "The GRU on inputs of the sizes of IRMAS: where the time of a training step goes"
+    )
     record.save_figure(figure, path, dpi=120)
 
 
