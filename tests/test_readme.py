@@ -48,6 +48,18 @@ def test_what_it_says_of_the_grid_is_what_its_record_says():
     assert [int(n) for n in found.groups()] == [len(rows), len(rows) - len(scanned), slower]
 
 
+def test_what_it_says_of_the_gru_on_music_is_what_its_record_says():
+    record = json.loads((RECORDS / "irmas_gru.json").read_text())
+    ours, stock = (
+        sum(record[who]["seconds"][part] for part in ("forward", "backward")) * 1e3
+        for who in ("bppsa", "stock")
+    )
+    said = README.replace("\n", " ")
+    assert f"at most {record['largest_relative_loss_difference']:.1e} apart" in said
+    assert f"forward and backward take {ours:.1f} ms instead of {stock:.1f} ms" in said
+    assert f"it names {record['bppsa']['val_accuracy']:.0%} of".replace("%", " %") in said
+
+
 def test_what_it_says_of_sparse_jacobians_is_what_the_records_say():
     rows = json.loads((RECORDS / "table1.json").read_text())["rows"]
     for r in rows:
