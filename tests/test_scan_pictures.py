@@ -77,11 +77,11 @@ def stack():
     )  # fmt: skip
 
 
-def scanned(levels, budget=None):
+def scanned(levels, budget=None, needs_input=True):
     model = stack()
     (chain,) = bl.attach(model, "blelloch")
     chain.levels, chain.budget = levels, budget
-    model(torch.randn(4, 2, 6, 6)).sum().backward()
+    model(torch.randn(4, 2, 6, 6, requires_grad=needs_input)).sum().backward()
     return chain
 
 
@@ -96,6 +96,11 @@ def test_the_costs_of_layers_are_their_plans(costs, levels):
     assert scan.names == ["conv", "relu", "maxpool", "flatten", "linear1", "tanh", "linear2"]
     dense = {p.shape for p in layer_scan.patterns}
     assert (12, 7) in dense and scan.bp_flops == 2 * sum(p.nnz for p in layer_scan.patterns)
+
+
+def test_a_layer_whose_input_needs_no_gradient_is_not_in_the_scan(costs):
+    (whole,), (shown,) = (costs.of_chain(scanned(2, needs_input=needs)) for needs in (True, False))
+    assert shown.names == whole.names[1:] and known(shown) == set(range(7))
 
 
 def test_products_that_are_not_formed_are_no_steps(costs):
