@@ -3,8 +3,8 @@
     python -m bppsa_lightning.datasets.render_instruments --out data/irmas_rendered
 
 Three excerpts of 3 s make up a recording: one player, program, tempo, key, tuning, room and
-microphone, different music. About half of the recordings are accompanied. Needs what
-`pip install 'bppsa-lightning[audio]'` installs, or Debian's fluidsynth and timgm6mb-soundfont with
+microphone, different music. About half of the recordings are accompanied. Needs the extra `audio`
+(pretty_midi, midirenderer), or Debian's fluidsynth and timgm6mb-soundfont with
 `--synthesiser fluidsynth` (and pretty_midi, which writes the scores, in either case).
 """
 

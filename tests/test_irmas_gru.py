@@ -10,7 +10,7 @@ import pytest
 import torch
 
 for package in ("pretty_midi", "midirenderer", "librosa", "jsonargparse"):
-    pytest.importorskip(package, reason=f"needs {package}: pip install 'bppsa-lightning[audio]'")
+    pytest.importorskip(package, reason=f"needs {package}, of the extra audio")
 
 from bppsa_lightning.datasets import IRMASDataModule, RenderedIRMASDataModule  # noqa: E402
 from bppsa_lightning.datasets.rendering import corpus  # noqa: E402

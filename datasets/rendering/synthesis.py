@@ -30,7 +30,7 @@ _TICKS = 960  # of MIDI time, a quarter note: half a millisecond
 _BEND_RANGE = 2.0  # semitones of a full bend, MIDI's default
 _WHERE_INSTALLED = ("/usr/share/sounds/sf2", "/usr/share/soundfonts")
 _NAMES = ("TimGM6mb.sf2", "FluidR3_GM.sf2", "default-GM.sf2")
-_PIP = "pip install 'bppsa-lightning[audio]'"
+_PIP = "pip install pretty_midi midirenderer"
 _DEBIAN = "apt-get install fluidsynth timgm6mb-soundfont"
 
 
@@ -45,7 +45,7 @@ def find_soundfont(path: str | Path | None = None) -> Path:
     if not found.is_file():
         raise FileNotFoundError(
             f"soundfont is {str(found)!r}, where there is no file; wanted a General MIDI "
-            f"soundfont (.sf2), as {_PIP} (with pretty_midi) or {_DEBIAN} bring one"
+            f"soundfont (.sf2), as {_PIP} or {_DEBIAN} bring one"
         )
     with found.open("rb") as file:
         head = file.read(12)
@@ -64,7 +64,7 @@ def _default_soundfont() -> Path:
         if path.is_file():
             return path
     raise FileNotFoundError(
-        f"no General MIDI soundfont was found; {_PIP} brings one (with pretty_midi), so does "
+        f"no General MIDI soundfont was found; {_PIP} brings one, so does "
         f"{_DEBIAN}, or pass the path of another (.sf2) as soundfont"
     )
 
