@@ -346,6 +346,17 @@ def test_nan_travels(cell):
 
 
 @each_cell
+@pytest.mark.parametrize("H", [4, 8, 12, 20, 33])
+@pytest.mark.parametrize("inputs", [2, 300])
+def test_an_infinite_input_saturates_gates_as_in_torch(cell, H, inputs):
+    """Weights that stand for none (a GRU has three for x and three for h) are not met by it."""
+    tensors = draw(cell, (5, 3, inputs, H))
+    tensors["x"][2, 0, 1] = torch.inf
+    wanted, found = stock(cell, tensors)["output"], ours(cell, tensors)["output"]
+    torch.testing.assert_close(found, wanted, rtol=EXACT, atol=EXACT, equal_nan=True)
+
+
+@each_cell
 @each_algorithm
 def test_a_gradient_that_fades_below_the_smallest_number(cell, algorithm):
     """Numbers below the smallest normal one count as zero, and nothing else is lost."""

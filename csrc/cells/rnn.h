@@ -13,13 +13,17 @@ namespace bppsa::BPPSA_ISA {
 template <typename T_, bool kRelu>
 struct Rnn {
   using T = T_;
-  static constexpr int kGates = 1;     // of H pre-activations
-  static constexpr int kTogether = 0;  // gates in the first section of pre-activations,
-  static constexpr int gate_together(int) { return 0; }  // which they are,
-  static constexpr int kLastGate = 0;                    // and the one left
-  static constexpr int kBlocks = 1;  // blocks of padded units in a row of their gradients
-  static constexpr int kFromX = 0;   // first of the kGates blocks that go with W_ih,
-  static constexpr int kFromH = 0;   // and with W_hh
+  static constexpr int kGates = 1;  // of H pre-activations
+  // Columns of H of the products with the weights, and which gates' weights they take.
+  static constexpr int kSlots = 1;
+  struct FromX {
+    static constexpr Slots<kSlots> slots{{0}};
+  };
+  using FromH = FromX;
+  // Blocks of padded units in a row of the gates' gradients: the first kGates go with W_ih, those
+  // from kBlockOfH on with W_hh.
+  static constexpr int kBlocks = 1;
+  static constexpr int kBlockOfH = 0;
   static constexpr int gate_of_x(int block) { return block; }
   static constexpr int kKept = 0;  // blocks of padded units that the forward keeps
   static constexpr bool kCarriesCell = false;
@@ -31,11 +35,22 @@ struct Rnn {
     return select<T, W>(z < T(0), Vec<T, W>{}, z);
   }
 
-  static void forward(const ForwardWeights<T>& w, const ForwardStep<T>& s) {
-    constexpr int W = kMaxWidth<T>;
-    pre_activations<true, true>(w, w.last, w.last.bias, s, s.out,
-                                [](Vec<T, W> z)
-                                    __attribute__((always_inline)) { return activate<W>(z); });
+  BPPSA_INLINE static void forward(const ForwardWeights<T>& w, const ForwardStep<T>& s) {
+    const Columns<T, kMaxWidth<T>> columns(w.padded);
+    for_each_tile(s.n, columns, [&](auto& tile) __attribute__((always_inline)) {
+      tile.clear();
+      tile.multiply_add_panel(w.P, s.h.data, s.h.ld, w.h);
+      if (!s.x_part) tile.multiply_add_panel(w.I, s.x.data, s.x.ld, w.x);
+      tile.sum();
+      if (s.x_part) tile.add_rows(s.x_part.data, s.x_part.ld);
+      tile.add_row(w.bias);
+      tile.map([](auto z) __attribute__((always_inline)) {
+        return activate<int(sizeof(z) / sizeof(T))>(z);
+      });
+      tile.store_rows(s.out.data, s.out.ld);
+    });
+    if (s.shown)
+      for (int64_t r = 0; r < s.n; ++r) copy_units(w.H, s.out[r], s.shown[r]);
   }
 
   // phi'(z) * g. For relu a choice, not a product, as in torch: 0 * inf would make a NaN.
@@ -45,15 +60,15 @@ struct Rnn {
     return (1 - h * h) * g;
   }
 
-  static void backward(const Layer<T>& layer, const BackwardWeights<T>& w,
-                       const BackwardStep<T>& s) {
+  BPPSA_INLINE static void backward(const Layer<T>& layer, const BackwardWeights<T>& w,
+                                    const BackwardStep<T>& s) {
     const int64_t H = layer.H;
     for_each_block<T>(s.n, layer.padded,
                       [&](auto lanes, int64_t row, int64_t k) __attribute__((always_inline)) {
                         using L = decltype(lanes);
                         const auto h = L::load_first(s.h.at(row, k), s.h.ld, H - k);
-                        const auto g = L::load(s.g.at(row, k), s.g.ld);
-                        L::store(s.d.at(row, k), s.d.ld, times_slope<L::kAll>(h, g));
+                        const auto g = L::load(s.g[row] + k, s.g.ld);
+                        L::store(s.d[row] + k, s.d.ld, times_slope<L::kAll>(h, g));
                       });
     clear_padding(s.n, kBlocks, H, s.d.data, s.d.ld);
     w.w_hh(s.n, s.d.data, s.d.ld, s.direct.data, s.direct.ld, layer.P, s.out.data, s.out.ld);

@@ -213,4 +213,21 @@ BPPSA_INLINE Vec<T, W> sigmoid(Vec<T, W> x) {
   return sigmoid_of<W>(x);
 }
 
+// tanh where chosen, elsewhere sigmoid: they share what they can.
+template <typename T, int W>
+BPPSA_INLINE Vec<T, W> sigmoid_or_tanh(Vec<typename IntOf<T>::type, W> to_tanh, Vec<T, W> x) {
+  if constexpr (sizeof(T) == 4) {
+    const Vec<int32_t, W> sign = sign_of<float, W>(x);
+    const Vec<float, W> a = from_bits<float, W>(bits_of<float, W>(x) ^ sign);
+    const ReducedExp<W> e =
+        reduced_exp<W, 1>(clamp<float, W>(select<float, W>(to_tanh, a + a, -x), 87));
+    const Vec<float, W> r = reciprocal<W>(e.scale * e.p + (e.scale + 1));
+    const Vec<float, W> large = from_bits<float, W>(bits_of<float, W>(1 - 2 * r) ^ sign);
+    const Vec<float, W> small = tanh_small<W>(x, x * x);
+    return select<float, W>(to_tanh, select<float, W>(a < 0.625f, small, large), r);
+  } else {
+    return select<T, W>(to_tanh, tanh<T, W>(x), sigmoid<T, W>(x));
+  }
+}
+
 }  // namespace bppsa::BPPSA_ISA

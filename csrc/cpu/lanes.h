@@ -118,6 +118,13 @@ struct Lanes {
       if (rows > R / 2) Half::store(p + R / 2 * ld, ld, high_half<T, kAll>(v), rows - R / 2);
     }
   }
+
+  // Of each row the first n numbers, n at least 1.
+  BPPSA_INLINE static void store_first(T* p, int64_t ld, V v, int64_t n) {
+    if (n >= W) return store(p, ld, v);
+    for (int r = 0; r < R; ++r)
+      for (int64_t i = 0; i < n; ++i) p[r * ld + i] = v[r * W + i];
+  }
 };
 
 // n numbers, over and over.

@@ -215,25 +215,25 @@ struct NarrowTile {
   }
 };
 
-// How the columns of a padded product are shared out: whole vectors (the last perhaps not quite
-// full), and the terms a narrow last one takes at a time (or 1: there is none).
-template <typename T, int W>
-struct Columns {
-  int64_t vectors;
-  int narrow;
-
-  constexpr explicit Columns(int64_t cols)
-      : vectors(cols / W),
-        narrow(cols % W * 4 == W   ? 4
-               : cols % W * 2 == W ? 2
-                                   : 1) {
-    if (cols % W && narrow == 1) ++vectors;
-  }
-};
-
 // A tile's rows and vectors a row: accumulators, vectors of B and a broadcast fit the registers.
 constexpr int kTileRows = BPPSA_VECTOR_REGISTERS >= 32 ? 8 : 4;
 constexpr int kTileVectors = 3;
+
+// How the columns of a product are shared out: whole vectors (the last perhaps not quite full),
+// `strip` of them a tile at most, in strips of nearly equal size; and, of padded columns, the terms
+// a narrow last vector takes at a time (or 1: there is none).
+template <typename T, int W, bool kPadded = true>
+struct Columns {
+  int64_t cols, vectors, strip;
+  int narrow = 1;
+
+  constexpr explicit Columns(int64_t cols) : cols(cols), vectors(cols / W) {
+    if (kPadded && cols % W * 4 == W) narrow = 4;
+    if (kPadded && cols % W * 2 == W) narrow = 2;
+    if (cols % W && narrow == 1) ++vectors;
+    strip = vectors ? ceil_div(vectors, ceil_div(vectors, int64_t(kTileVectors))) : 1;
+  }
+};
 
 template <typename T, int W, int MR, int NV, bool kPadded, class Body>
 BPPSA_INLINE void run_tile(int64_t row, int64_t first, int64_t cols, const Body& body) {
@@ -282,18 +282,11 @@ BPPSA_INLINE void run_narrow_strip(int64_t rows, int64_t first, const Body& body
   });
 }
 
-// Vectors of a strip of tiles, of nearly equal size.
-inline int64_t strip_vectors(int64_t vectors) {
-  if (vectors == 0) return 1;
-  return ceil_div(vectors, ceil_div(vectors, int64_t(kTileVectors)));
-}
-
 // Calls body(tile) for tiles that cover rows x cols. W <= cols, unless they are padded.
-template <typename T, int W, bool kPadded = false, class Body>
-BPPSA_INLINE void for_each_tile(int64_t rows, int64_t cols, const Body& body) {
-  const Columns<T, W> columns(cols);
-  const int64_t vectors = kPadded ? columns.vectors : ceil_div(cols, W);
-  const int64_t strip = strip_vectors(vectors);
+template <typename T, int W, bool kPadded, class Body>
+BPPSA_INLINE void for_each_tile(int64_t rows, const Columns<T, W, kPadded>& columns,
+                                const Body& body) {
+  const int64_t vectors = columns.vectors, strip = columns.strip, cols = columns.cols;
   for (int64_t v = 0; v < vectors; v += strip) {
     switch (min(strip, vectors - v)) {
       case 1:
@@ -323,7 +316,8 @@ template <typename T, int W>
 void multiply_rows_of_width(int64_t n, int64_t K, int64_t cols, const T* rows, int64_t ld_rows,
                             const T* matrix, const T* addend, int64_t ld_addend, T* out,
                             int64_t ld_out) {
-  for_each_tile<T, W>(n, cols, [&](auto& tile) __attribute__((always_inline)) {
+  const Columns<T, W, false> columns(cols);
+  for_each_tile(n, columns, [&](auto& tile) __attribute__((always_inline)) {
     tile.clear();
     tile.multiply_add(K, rows, ld_rows, matrix, cols);
     if (addend) tile.add_rows(addend, ld_addend);

@@ -61,7 +61,7 @@ struct LayerChain {
   }
 
   template <bool Final>
-  void step(int64_t t, int64_t b, int64_t n, const T* g, T* out, T* scratch) const {
+  BPPSA_INLINE void step(int64_t t, int64_t b, int64_t n, const T* g, T* out, T* scratch) const {
     BackwardStep<T> s = of_step(t, b);
     s.n = n;
     s.g = {g, H()};
@@ -71,7 +71,10 @@ struct LayerChain {
       prefetch_to_write(s.d[-kAhead * slab.d_rows], n * slab.d.ld);
     s.out = {out, H()};
     s.scratch = scratch + n * slab.d.ld;
-    Cell::backward(layer, weights, s);
+    if (Final && __builtin_constant_p(n == 1) && n == 1)
+      Cell::backward(layer, weights, s);
+    else
+      backward(s);
   }
 
   void materialise(int64_t t, int64_t b, T* P) const {
@@ -90,7 +93,7 @@ struct LayerChain {
     s.d = {scratch, slab.d.ld};
     s.out = {out, H()};
     s.scratch = scratch + rows * slab.d.ld;
-    Cell::backward(layer, weights, s);
+    backward(s);
   }
 
   // u_t for t = 1 ... T; no gradient reaches h_0 directly.
@@ -130,8 +133,12 @@ struct LayerChain {
  private:
   static constexpr int64_t kAhead = 8;  // steps
 
+  __attribute__((noinline)) void backward(const BackwardStep<T>& s) const {
+    Cell::backward(layer, weights, s);
+  }
+
   // What the maths of step lo + t of samples b0 + b and on reads.
-  BackwardStep<T> of_step(int64_t t, int64_t b) const {
+  BPPSA_INLINE BackwardStep<T> of_step(int64_t t, int64_t b) const {
     const int64_t step = slab.lo + t, sample = slab.b + b;
     BackwardStep<T> s{};
     s.kept = slab.kept.from((t - 1) * slab.kept_rows + b);

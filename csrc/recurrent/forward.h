@@ -50,14 +50,17 @@ class InputPart {
   Buffer<T> memory_;
 };
 
-template <class Cell, typename T = typename Cell::T>
+// One sample alone is a chain of short steps, of which each test and address would be a good part:
+// kAlone, so that none is left.
+template <class Cell, bool kAlone, typename T = typename Cell::T>
 void forward_group(const Layer<T>& layer, const PackedWeights<Cell>& weights, T* c_n, int64_t b,
-                   int64_t n) {
+                   int64_t samples) {
+  const int64_t n = kAlone ? 1 : samples;
   const int64_t H = layer.H, P = layer.P;
   const int64_t width = whole_vectors<T>(H), shown_width = whole_vectors<T>(P);
   const bool keeps_all = Cell::kKept && layer.args.kept_width == Cell::kKept * layer.padded;
   InputPart<Cell> input(layer, weights, b, n);
-  Buffer<T> memory(n * (3 * width + 2 * shown_width + (Cell::kKept + 1) * layer.padded));
+  Buffer<T> memory(n * (3 * width + 2 * shown_width + Cell::kKept * layer.padded));
   T* next = memory.data;
   const auto rows = [&](int64_t ld) {
     const Rows<T> taken{next, ld};
@@ -81,13 +84,13 @@ void forward_group(const Layer<T>& layer, const PackedWeights<Cell>& weights, T*
     step.h = {h.data, h.ld};
     step.out = layer.w_hr ? unprojected : h_next;
     step.gates = keeps_all ? layer.kept(t, b) : gates;
+    if constexpr (Cell::kCarriesCell) step.kept_c = layer.kept_c(t, b);
+    const Rows<T> output = layer.output(t, b);
+    step.shown = layer.w_hr ? Rows<T>{} : output;
     Cell::forward(*weights, step);
-    if (layer.w_hr)
+    if (layer.w_hr) {
       weights.projection()(n, unprojected.data, width, nullptr, 0, 0, h_next.data, shown_width);
-    const Rows<T> output = layer.output(t, b), kept_c = layer.kept_c(t, b);
-    for (int64_t r = 0; r < n; ++r) {
-      copy_units(P, h_next[r], output[r]);
-      if (Cell::kCarriesCell && kept_c) copy_units(layer.padded, c[r], kept_c[r]);
+      for (int64_t r = 0; r < n; ++r) copy_units(P, h_next[r], output[r]);
     }
     const Rows<T> swap = h;
     h = h_next;
@@ -103,7 +106,9 @@ void layer_forward(const RecurrentForwardArgs& args, const Parallel& parallel) {
   const PackedWeights<Cell> weights(layer);
   const Groups groups(layer.B, parallel.threads);
   for_each_index(parallel, groups.count, [&](int64_t i) {
-    forward_group<Cell>(layer, weights, static_cast<T*>(args.c_n), groups.begin(i), groups.size(i));
+    const auto forward =
+        groups.size(i) == 1 ? forward_group<Cell, true> : forward_group<Cell, false>;
+    forward(layer, weights, static_cast<T*>(args.c_n), groups.begin(i), groups.size(i));
   });
 }
 

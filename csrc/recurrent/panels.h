@@ -20,9 +20,8 @@ inline void for_each_piece(int64_t K, int64_t cols, T* panels, const Put& put) {
   constexpr int64_t W = kMaxWidth<T>;
   std::memset(panels, 0, panel_size<T>(K, cols) * sizeof(T));
   const Columns<T, W> columns(cols);
-  const int64_t strip = strip_vectors(columns.vectors);
-  for (int64_t first = 0; first < columns.vectors; first += strip) {
-    const int64_t n = min(strip, columns.vectors - first), c0 = first * W;
+  for (int64_t first = 0; first < columns.vectors; first += columns.strip) {
+    const int64_t n = min(columns.strip, columns.vectors - first), c0 = first * W;
     for (int64_t k = 0; k < K; ++k)
       put(k, c0, min(n * W, cols - c0), panels + c0 * K + k * n * W, 1);
   }
@@ -59,16 +58,15 @@ inline void panels_by_rows(int64_t K, int64_t cols, int64_t given, const Row& ro
 template <typename T>
 class Multiplier {
  public:
-  Multiplier(int64_t K, int64_t cols) : K_(K), cols_(cols), panels_(panel_size<T>(K, cols)) {}
+  Multiplier(int64_t K, int64_t cols) : K_(K), columns_(cols), panels_(panel_size<T>(K, cols)) {}
 
   T* panels() { return panels_.data; }
 
   // out = rows * matrix + addend: n rows of K numbers, n rows of cols numbers, each kind its own
   // distance apart. The addend, if any, has rows of no more than `addend_cols` numbers.
-  __attribute__((noinline)) void operator()(int64_t n, const T* rows, int64_t ld_rows,
-                                            const T* addend, int64_t ld_addend, int64_t addend_cols,
-                                            T* out, int64_t ld_out) const {
-    for_each_tile<T, kMaxWidth<T>, true>(n, cols_, [&](auto& tile) __attribute__((always_inline)) {
+  BPPSA_INLINE void multiply(int64_t n, const T* rows, int64_t ld_rows, const T* addend,
+                             int64_t ld_addend, int64_t addend_cols, T* out, int64_t ld_out) const {
+    for_each_tile(n, columns_, [&](auto& tile) __attribute__((always_inline)) {
       tile.clear();
       tile.multiply_add_panel(K_, rows, ld_rows, panels_.data);
       tile.sum();
@@ -77,8 +75,25 @@ class Multiplier {
     });
   }
 
+  // One row in line, where the caller knows at compile time that there is but one.
+  BPPSA_INLINE void operator()(int64_t n, const T* rows, int64_t ld_rows, const T* addend,
+                               int64_t ld_addend, int64_t addend_cols, T* out,
+                               int64_t ld_out) const {
+    if (__builtin_constant_p(n == 1) && n == 1)
+      multiply(1, rows, ld_rows, addend, ld_addend, addend_cols, out, ld_out);
+    else
+      apart(n, rows, ld_rows, addend, ld_addend, addend_cols, out, ld_out);
+  }
+
  private:
-  int64_t K_, cols_;
+  __attribute__((noinline)) void apart(int64_t n, const T* rows, int64_t ld_rows, const T* addend,
+                                       int64_t ld_addend, int64_t addend_cols, T* out,
+                                       int64_t ld_out) const {
+    multiply(n, rows, ld_rows, addend, ld_addend, addend_cols, out, ld_out);
+  }
+
+  int64_t K_;
+  Columns<T, kMaxWidth<T>> columns_;
   Buffer<T> panels_;
 };
 

@@ -29,13 +29,14 @@ void add_transposed_product(int64_t steps, int64_t samples, int64_t M, int64_t N
       const int64_t S = min(block_steps, steps - s0), B = min(block_samples, samples - b0);
       const T* a0 = a.data + s0 * a.step + b0 * a.sample;
       const T* d0 = d.data + s0 * d.step + b0 * d.sample;
-      for_each_tile<T, kMaxWidth<T>>(M, N, [&](auto& tile) __attribute__((always_inline)) {
-        tile.clear();
-        for (int64_t s = 0; s < S; ++s)
-          tile.multiply_add_transposed(B, a0 + s * a.step, a.sample, d0 + s * d.step, d.sample);
-        tile.add_rows(sum, N);
-        tile.store_rows(sum, N);
-      });
+      for_each_tile(
+          M, Columns<T, kMaxWidth<T>, false>(N), [&](auto& tile) __attribute__((always_inline)) {
+            tile.clear();
+            for (int64_t s = 0; s < S; ++s)
+              tile.multiply_add_transposed(B, a0 + s * a.step, a.sample, d0 + s * d.step, d.sample);
+            tile.add_rows(sum, N);
+            tile.store_rows(sum, N);
+          });
     }
 }
 
@@ -60,7 +61,7 @@ class Parameters {
   // Numbers in a row of d, so that each range of it can be read in whole vectors.
   static int64_t row_width(const Layer<T>& layer) {
     const int64_t padded = layer.padded;
-    const int64_t gates = Cell::kFromH * padded + whole_vectors<T>(Cell::kGates * padded);
+    const int64_t gates = Cell::kBlockOfH * padded + whole_vectors<T>(Cell::kGates * padded);
     return layer.w_hr ? max(gates, 4 * padded + layer.padded_P + whole_vectors<T>(padded)) : gates;
   }
 
@@ -90,7 +91,7 @@ class Parameters {
     T* sums_x = hr + size_hr_;
     const int64_t ld = slab.d.ld, step = slab.d_rows * ld;
     const Block<T> from_x{slab.d.data, step, ld};
-    const Block<T> from_h{slab.d.data + Cell::kFromH * padded, step, ld};
+    const Block<T> from_h{slab.d.data + Cell::kBlockOfH * padded, step, ld};
     const T one = 1;
     if (args_.grad_w_ih) {
       const T* first = layer_.x(slab.lo + 1, slab.b).data;
@@ -107,9 +108,9 @@ class Parameters {
                                   {layer_.h(slab.lo + skip, slab.b).data, args_.output_step, P},
                                   rest, h);
     }
-    if (args_.grad_b_ih || (args_.grad_b_hh && !Cell::kFromH))
+    if (args_.grad_b_ih || (args_.grad_b_hh && !Cell::kBlockOfH))
       add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, from_x, sums_x);
-    if (args_.grad_b_hh && Cell::kFromH)
+    if (args_.grad_b_hh && Cell::kBlockOfH)
       add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, from_h, sums_x + N_);
     if (args_.grad_w_hr) {
       const T* g_h = slab.d.data + 4 * padded;
@@ -151,7 +152,7 @@ class Parameters {
     if (args_.grad_w_hh) scatter(h, layer_.P, static_cast<T*>(args_.grad_w_hh), false);
     if (args_.grad_b_ih) scatter(sums_x, 1, static_cast<T*>(args_.grad_b_ih), kPermuted);
     if (args_.grad_b_hh)
-      scatter(Cell::kFromH ? sums_h : sums_x, 1, static_cast<T*>(args_.grad_b_hh), false);
+      scatter(Cell::kBlockOfH ? sums_h : sums_x, 1, static_cast<T*>(args_.grad_b_hh), false);
     if (args_.grad_w_hr)
       for (int64_t p = 0; p < layer_.P; ++p)
         std::memcpy(static_cast<T*>(args_.grad_w_hr) + p * H,

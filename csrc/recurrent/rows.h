@@ -40,23 +40,13 @@ BPPSA_INLINE void prefetch_to_write([[maybe_unused]] const T* first,
 #endif
 }
 
-// Pre-activations of one or several gates as columns of one product, see weights.h.
-template <typename T>
-struct Section {
-  int64_t cols;   // padded units times gates
-  int64_t first;  // its first column in a row of both sections
-  const T* x;     // I x cols, in panels
-  const T* h;     // P x cols, in panels
-  const T* bias;  // cols, whole vectors
-};
-
-// The weights as a cell's forward reads them.
+// The weights as a cell's forward reads them, see weights.h.
 template <typename T>
 struct ForwardWeights {
   int64_t I, P, H, padded;
-  Section<T> together;  // gates with the same activation, side by side block by block
-  Section<T> last;      // the one gate left
-  const T* bias_h;      // the bias of the last gate's product with h, where that stands alone
+  const T* x;     // I rows of all slots, in panels
+  const T* h;     // P rows of all slots, in panels
+  const T* bias;  // all slots
 };
 
 // One step of the forward for n samples.
@@ -67,9 +57,11 @@ struct ForwardStep {
   ConstRows<T> x_part;  // their part of the pre-activations, if that was computed before
   ConstRows<T> h;       // the state before the step (P)
   ConstRows<T> c;       // an LSTM's c before the step, padded
-  Rows<T> gates;        // result: activated gates as the cell keeps them
+  Rows<T> gates;        // result: the slots as the cell keeps them
   Rows<T> c_next;       // result, padded; may be c
+  Rows<T> kept_c;       // result: c once more, or null
   Rows<T> out;          // result: the state after the step, padded; before the projection
+  Rows<T> shown;        // result: the state once more, H numbers a row, or null
 };
 
 // One step of the backward for n rows of gradients: samples (each with its own step kept), or the

@@ -11,13 +11,13 @@ namespace bppsa::BPPSA_ISA {
 
 template <typename T>
 constexpr int64_t padded_units(int64_t H) {
-  return ceil_div(H, int64_t(kMinWidth<T>)) * kMinWidth<T>;
+  return (H + kMinWidth<T> - 1) & -int64_t(kMinWidth<T>);
 }
 
 // Rounded up to whole vectors of the widest kind.
 template <typename T>
 constexpr int64_t whole_vectors(int64_t n) {
-  return ceil_div(n, int64_t(kMaxWidth<T>)) * kMaxWidth<T>;
+  return (n + kMaxWidth<T> - 1) & -int64_t(kMaxWidth<T>);
 }
 
 // body(lanes, row, k) for all blocks of all rows: units k and on of the rows that share a vector,
@@ -25,7 +25,7 @@ constexpr int64_t whole_vectors(int64_t n) {
 template <typename T, int W = kMaxWidth<T>, class Body>
 BPPSA_INLINE void for_each_block(int64_t rows, int64_t padded, const Body& body, int64_t k = 0) {
   constexpr int R = kMaxWidth<T> / W;
-  const int64_t end = k + (padded - k) / W * W;
+  const int64_t end = padded & -int64_t(W);
   if (k < end) {
     int64_t row = 0;
     if constexpr (R > 1) {

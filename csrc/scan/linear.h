@@ -35,12 +35,19 @@ struct Walker {
  private:
   template <bool Final>
   void walk_by_steps(const Cell& cell, int64_t hi, int64_t lo, int64_t b, int64_t n) {
-    for (int64_t t = hi; t > lo; --t) {
-      cell.template step<Final>(t, b, n, g, next, scratch);
-      T* swap = g;
-      g = next;
-      next = swap;
-    }
+    const auto steps = [&](int64_t samples) __attribute__((always_inline)) {
+      for (int64_t t = hi; t > lo; --t) {
+        cell.template step<Final>(t, b, samples, g, next, scratch);
+        T* swap = g;
+        g = next;
+        next = swap;
+      }
+    };
+    // A single sample's steps are short: a cell may spare them what a known number makes needless.
+    if (n == 1)
+      steps(1);
+    else
+      steps(n);
   }
 };
 
