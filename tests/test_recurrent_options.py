@@ -612,9 +612,13 @@ def test_the_planner_may_leave_a_call_to_pytorch(monkeypatch):
     assert "1 of 1 calls left to PyTorch; last: PyTorch's kernel is faster" in bl.explain(module)
     with torch.no_grad():
         module(pack(tensor(7, 2, 3), [7, 3]))
-    assert (chain.calls, chain.handed_over) == (1, 1)
+    assert (chain.calls, chain.handed_over, chain.reason) == (1, 1, None)
     cpu = torch.device("cpu")
     assert asked == [("gru", 5, 2, 4, cpu), ("gru", 7, 2, 4, cpu)]
+    # The same size again: not asked again.
+    assert torch.equal(module(x)[0], stock(x)[0])
+    assert (chain.calls, chain.handed_over, len(asked)) == (1, 2, 2)
+    assert chain.reason == "PyTorch's kernel is faster for 5 steps"
 
 
 def test_a_device_without_kernels_is_left_to_pytorch(monkeypatch):
