@@ -7,7 +7,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import relative_error
+from cases import DEVICES, relative_error
 from helpers import fit
 from torch import nn
 from torch.nn.utils import prune
@@ -101,19 +101,19 @@ def gradients(model, x, seed=0):
     torch.manual_seed(seed)  # the dropout masks
     y = model(x)
     generator = torch.Generator().manual_seed(1)
-    y.backward(torch.randn(y.shape, dtype=torch.float64, generator=generator).to(y.dtype))
+    y.backward(torch.randn(y.shape, dtype=torch.float64, generator=generator).to(y))
     named = {name: p.grad for name, p in model.named_parameters()}
     return {"output": y.detach(), "input": x.grad, **named}
 
 
-def pair(make, algorithm, levels, dtype=torch.float64, budget=2**30):
+def pair(make, algorithm, levels, dtype=torch.float64, budget=2**30, device="cpu"):
     torch.manual_seed(0)
-    stock = make().to(dtype)
+    stock = make().to(device, dtype)
     for m in stock.modules():
         if isinstance(m, nn.modules.batchnorm._BatchNorm):
             m.running_mean.normal_()
             m.running_var.uniform_(0.5, 2)
-    ours = make().to(dtype)  # a pruned module cannot be copied
+    ours = make().to(device, dtype)  # a pruned module cannot be copied
     ours.load_state_dict(stock.state_dict())
     chains = bl.attach(ours, algorithm)
     for chain in chains:
@@ -132,13 +132,14 @@ def assert_same(found, wanted, tolerance):
             assert relative_error(have, want.double()) < tolerance or nothing, name
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("algorithm, levels", ALGORITHMS)
 @pytest.mark.parametrize("name", MODELS)
-def test_gradients_are_those_of_autograd(name, algorithm, levels):
+def test_gradients_are_those_of_autograd(name, algorithm, levels, device):
     make, size = MODELS[name]
-    stock, ours, chains = pair(make, algorithm, levels)
+    stock, ours, chains = pair(make, algorithm, levels, device=device)
     assert chains and all(isinstance(c, FeedforwardChain) for c in chains)
-    x = torch.randn(size, dtype=torch.float64)
+    x = torch.randn(size, dtype=torch.float64).to(device)
     for _ in range(2):  # plans made, plans known
         assert_same(gradients(ours, x), gradients(stock, x), 1e-10)
     assert [chain.calls for chain in chains] == [2] * len(chains)
@@ -278,10 +279,11 @@ def test_frozen_and_shared_parameters_and_inputs_without_gradient():
     assert_same(gradients(ours, x), gradients(stock, x), 1e-12)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("algorithm, levels", ALGORITHMS)
-def test_pruned_layers_keep_their_masks_and_patterns_follow_them(algorithm, levels):
-    stock, ours, (chain, *_) = pair(lenet, algorithm, levels)
-    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+def test_pruned_layers_keep_their_masks_and_patterns_follow_them(algorithm, levels, device):
+    stock, ours, (chain, *_) = pair(lenet, algorithm, levels, device=device)
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64).to(device)
     assert_same(gradients(ours, x), gradients(stock, x), 1e-10)
     dense = dict(chain.scans)
     for model in (stock, ours):

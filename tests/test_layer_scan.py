@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import relative_error
+from cases import DEVICES, relative_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparse_cases import random_pattern, values_of
@@ -36,24 +36,29 @@ def oracle(patterns, values, grads):
     return [x.T for x in g[::-1]]
 
 
-def check(scan, patterns, values, grads, tolerance=1e-12):
-    found = scan.run([csr_step(p, v) for p, v in zip(patterns, values)], grads)
+def check(scan, patterns, values, grads, tolerance=1e-12, device="cpu"):
+    there = [u if u is None else u.to(device) for u in grads]
+    found = scan.run([csr_step(p, v.to(device)) for p, v in zip(patterns, values)], there)
+    assert all(g.device.type == device for g in found)
     for have, want in zip(found, oracle(patterns, values, grads), strict=True):
         assert have.shape == want.shape and relative_error(have, want) < tolerance
     return found
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(1, 12), min_size=2, max_size=11), st.integers(1, 5),
     st.sets(st.integers(0, 10)), st.booleans(), st.integers(0, 1000),
 )  # fmt: skip
-def test_every_number_of_levels_gives_the_gradients_of_the_loop(sizes, B, shared, only_last, seed):
+def test_every_number_of_levels_gives_the_gradients_of_the_loop(
+    device, sizes, B, shared, only_last, seed
+):
     patterns, values, grads = chain(sizes, B, shared=shared, seed=seed)
     if only_last:
         grads = [None] * (len(grads) - 1) + grads[-1:]
     for levels in range((len(patterns) - 1).bit_length() + 1):
-        check(LayerScan.of(patterns, levels, batch=B), patterns, values, grads)
+        check(LayerScan.of(patterns, levels, batch=B), patterns, values, grads, device=device)
 
 
 def test_products_beyond_the_budget_are_walked_and_said():
@@ -93,17 +98,18 @@ def test_applies_each_layer_as_often_as_the_tree_needs():
         assert counts[levels] == wanted
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("levels", [1, 2])
 @pytest.mark.parametrize(
     "diagonal, g", [([1e20, 1, 1, 1], [0, 1, 2, 3]), ([1e-18] * 4, [1e38] * 4)]
 )
-def test_a_product_out_of_range_never_spoils_a_gradient_in_range(diagonal, g, levels):
+def test_a_product_out_of_range_never_spoils_a_gradient_in_range(diagonal, g, levels, device):
     patterns, values, _ = chain([4, 4, 4, 4, 4], 2, density=1.0, dtype=torch.float32)
     for v in values:
         v.view(2, 4, 4).copy_(torch.diag(torch.tensor(diagonal)))
     grads = [None] * 4 + [torch.tensor(g, dtype=torch.float32).unsqueeze(1).repeat(1, 2)]
     scan = LayerScan.of(patterns, levels)
-    check(scan, patterns, values, grads, 1e-6)
+    check(scan, patterns, values, grads, 1e-6, device)
     assert scan.fallbacks == 2  # the level above has nothing to multiply
 
 

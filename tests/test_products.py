@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from cases import relative_error
+from cases import DEVICES, relative_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sparse_cases import beside, random_pattern, values_of
+from sparse_cases import BATCHES, PRODUCTS, beside, product_case, random_pattern, values_of
 
 from bppsa_lightning import jacobians as J
+from bppsa_lightning.ops import apply_csr
 
 TOLERANCES = {torch.float64: 1e-13, torch.float32: 2e-6}
 
@@ -46,11 +47,33 @@ def test_products_of_random_patterns(size, density_a, density_b, B, share_a, sha
         assert again.shape == found.shape
         if found.shape[0] > 1 and min(a.nnz, b.nnz, found.shape[1]) > 1:
             assert again.stride() == (1, found.shape[0]) and found.is_contiguous()
-    dense = (
+    where = (
         a.csr(values_of(a)).to_dense().ne(0).double()
         @ b.csr(values_of(b)).to_dense().ne(0).double()
     )
-    assert plan.products == int(dense.sum()) and plan.pattern.nnz == int((dense > 0).sum())
+    assert plan.products == int(where.sum()) and plan.pattern.nnz == int((where > 0).sum())
+
+
+def dense(pattern, values):
+    """(rows, columns), or (B, rows, columns), in float64."""
+    found = torch.zeros(*values.shape[:-1], *pattern.shape, dtype=torch.float64)
+    rows = torch.arange(pattern.shape[0]).repeat_interleave(pattern.crow.diff())
+    found[..., rows, pattern.col.long()] = values.cpu().double()
+    return found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", list(TOLERANCES), ids=str)
+@pytest.mark.parametrize("batch", BATCHES, ids=str)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_cases_of_products(name, batch, dtype, device):
+    for laid_beside in (False, True):
+        plan, a, b = product_case(name, *batch, dtype, laid_beside)
+        found = plan.multiply(a.to(device), b.to(device))
+        again = plan.multiply(a.to(device), b.to(device))
+        assert found.dtype == dtype and found.device.type == device and torch.equal(found, again)
+        wanted = dense(plan.a, a) @ dense(plan.b, b)
+        assert relative_error(dense(plan.pattern, found), wanted) <= TOLERANCES[dtype]
 
 
 def layers():
@@ -71,18 +94,18 @@ def test_a_chain_of_layers_by_plans_is_the_chain_of_dense_products(B):
     batch = () if B is None else (B,)
     values = [values_of(p, *batch, seed=i) for i, p in enumerate(patterns)]
     product, found = patterns[0], values[0]
-    dense = product.csr(found).to_dense()
+    whole = product.csr(found).to_dense()
     for pattern, v in zip(patterns[1:], values[1:]):
         plan = J.ProductPlan.of(product, pattern)
         found, product = plan.multiply(found, v), plan.pattern
-        dense = dense @ pattern.csr(v).to_dense()
-    assert relative_error(product.csr(found).to_dense(), dense) < 1e-13
+        whole = whole @ pattern.csr(v).to_dense()
+    assert relative_error(product.csr(found).to_dense(), whole) < 1e-13
     # And from the other end.
     product, found = patterns[-1], values[-1]
     for pattern, v in zip(patterns[-2::-1], values[-2::-1]):
         plan = J.ProductPlan.of(pattern, product)
         found, product = plan.multiply(v, found), plan.pattern
-    assert relative_error(product.csr(found).to_dense(), dense) < 1e-13
+    assert relative_error(product.csr(found).to_dense(), whole) < 1e-13
 
 
 def test_rows_share_what_they_have_in_common():
@@ -172,16 +195,18 @@ def test_describes_itself():
     assert f"nnz {conv.nnz:,}" in text and f"{2 * conv.nnz:,} FLOPs" in text and "MiB" in text
 
 
-@pytest.mark.parametrize("B", [1, 3, 16, 35])
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("B", [0, 1, 3, 16, 35])
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("dtype", list(TOLERANCES), ids=str)
-def test_matrix_times_vectors(B, shared, dtype):
+def test_cases_of_matrix_times_vectors(B, shared, dtype, device):
     a = random_pattern(30, 40, 0.3)
     values = values_of(a, dtype=dtype) if shared else beside(values_of(a, B, dtype=dtype))
     x = torch.randn(40, B, dtype=dtype, generator=torch.Generator().manual_seed(1))
-    found = torch.ops.bppsa.apply_csr(a.crow, a.col, values, x)
-    dense = a.csr(values.double().contiguous()).to_dense()
-    wanted = dense @ x.double() if shared else (dense @ x.double().T.unsqueeze(-1))[..., 0].T
+    found = apply_csr(a, values.to(device), x.to(device))
+    whole = dense(a, values)
+    wanted = whole @ x.double() if shared else (whole @ x.double().T.unsqueeze(-1))[..., 0].T
+    assert found.shape == wanted.shape and found.device.type == device
     assert relative_error(found, wanted) < TOLERANCES[dtype]
 
 
@@ -193,6 +218,8 @@ REFUSED = [
     (lambda: PLAN.multiply([1.0], VB), TypeError, "a: found list"),
     (lambda: PLAN.multiply(VA, VB[1:]), ValueError, "b: found shape"),
     (lambda: PLAN.multiply(VA, VB.float()), TypeError, "b: found dtype torch.float32"),
+    (lambda: PLAN.multiply(VA, VB.to("meta")), ValueError, "b: found on meta"),
+    (lambda: J.ProductPlan.of(A, B_.on("meta")), ValueError, "b: found a pattern on meta"),
     (lambda: PLAN.multiply(VA.half(), VB.half()), TypeError, "a: found dtype torch.float16"),
     (
         lambda: PLAN.multiply(VA.expand(2, -1), VB.expand(3, -1)),

@@ -17,6 +17,7 @@ from bppsa_lightning import planner
 from bppsa_lightning.chains import layers
 from bppsa_lightning.chains.base import Chain
 from bppsa_lightning.chains.layers import Layer
+from bppsa_lightning.jacobians.devices import why_not
 from bppsa_lightning.jacobians.product import DEFAULT_BUDGET
 from bppsa_lightning.layers import LayerStack
 from bppsa_lightning.ops.layers import LayerScan, Step
@@ -163,9 +164,10 @@ def _refusal_of_call(input: Any, algorithm: str) -> str | None:
         return f"algorithm {algorithm!r}: over depth, 'linear' or 'blelloch' can be asked for"
     if not isinstance(input, Tensor):
         return f"input is a {type(input).__name__}, no tensor"
-    if input.device.type != "cpu":
-        return f"input is on {input.device}: sparse Jacobians have no kernel there yet"
-    if input.dtype not in _DTYPES or torch.is_autocast_enabled("cpu"):
+    missing = why_not(input.device)
+    if missing is not None:
+        return f"input is on {input.device}: {missing}"
+    if input.dtype not in _DTYPES or torch.is_autocast_enabled(input.device.type):
         return f"dtype {input.dtype}, or autocast"
     if torch.compiler.is_compiling():
         return "inside torch.compile"

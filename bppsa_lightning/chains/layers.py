@@ -82,7 +82,7 @@ class _Weighted(Layer):
 
     def pattern(self, parameters: Sequence[Tensor]) -> Pattern:
         keep = parameters[0].detach() != 0
-        if self._jacobian is None or self._keep is None or not _covers(self._keep, keep):
+        if self._jacobian is None or not _covers(self._keep, keep):
             self._keep, self._jacobian = keep, self._build(keep)
         return self._jacobian.pattern
 
@@ -94,11 +94,16 @@ class _Weighted(Layer):
         raise NotImplementedError
 
 
-def _covers(pattern: Tensor, keep: Tensor) -> bool:
-    """Whether a pattern has a place for every weight, and not twice as many places as weights."""
-    if bool((keep & ~pattern).any()):
+def _covers(pattern: Tensor | None, keep: Tensor) -> bool:
+    """Whether a pattern has a place for every weight, and not twice as many places as weights.
+
+    On a GPU the host waits for the answer, once.
+    """
+    if pattern is None or pattern.device != keep.device:
         return False
-    return 2 * int(keep.sum()) >= int(pattern.sum())
+    counts = torch.stack([(keep & ~pattern).sum(), keep.sum(), pattern.sum()])
+    without, weights, places = counts.tolist()
+    return without == 0 and 2 * weights >= places
 
 
 class LinearLayer(_Weighted):
@@ -233,7 +238,10 @@ class DropoutLayer(_Diagonal):
             return x, None
         if p == 1:
             return torch.zeros_like(x), torch.zeros_like(x)
-        # As PyTorch draws it: the same seed gives the same mask.
+        # As PyTorch draws it, on either device: the same seed gives the same mask.
+        if x.is_cuda:
+            y, kept = torch.native_dropout(x, p, True)
+            return y, kept.to(x.dtype).mul_(1 / (1 - p))
         scale = torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)
         return x * scale, scale
 
@@ -365,7 +373,7 @@ class AveragePoolLayer(_Fixed):
         return self._jacobian.pattern
 
     def values(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
-        return self._jacobian.values(x.dtype)
+        return self._jacobian.values(x.dtype, x.device)
 
 
 def _two(value: Any) -> list[Any]:

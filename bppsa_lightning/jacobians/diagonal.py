@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bppsa_lightning.jacobians.checks import check_dtype, check_values
+from bppsa_lightning.jacobians.checks import check_bool, check_dtype, check_values
 from bppsa_lightning.jacobians.pattern import Pattern
 
 _KERNELS = ("relu", "leaky_relu", "tanh", "sigmoid", "silu")
@@ -19,7 +19,7 @@ def elementwise_values(function: str, x: Tensor, slope: float = 0.01) -> Tensor:
 
     Args:
         function: "relu", "leaky_relu", "tanh", "sigmoid", "silu", "gelu", or "gelu_tanh".
-        x: any shape, float32 or float64, on the CPU.
+        x: any shape, float32 or float64, on the CPU or a CUDA device.
         slope: of leaky_relu's negative side.
 
     Returns:
@@ -45,7 +45,8 @@ def relu(x: Tensor) -> Tensor:
     """Transposed Jacobian of relu at x: diagonal, with the guaranteed pattern (zeros are stored).
 
     Args:
-        x: any shape, float32 or float64, on the CPU; all its numbers make one state.
+        x: any shape, float32 or float64, on the CPU or a CUDA device; all its numbers make one
+            state.
 
     Returns:
         torch.sparse_csr (n, n), n = x.numel(), int32 indices, of x's dtype, without gradient.
@@ -87,33 +88,34 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     return _diagonal(elementwise_values("gelu" if approximate == "none" else "gelu_tanh", x))
 
 
-def flatten(input_size: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+def flatten(
+    input_size: Sequence[int],
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+) -> Tensor:
     """Transposed Jacobian of flatten, or of any reshape: the identity.
 
     Args:
         input_size: the sizes of the input, all of them.
         dtype: float32 or float64; torch's default if None.
+        device: of the result.
     """
-    return _diagonal(torch.ones(math.prod(input_size), dtype=check_dtype(dtype)))
+    return _diagonal(torch.ones(math.prod(input_size), dtype=check_dtype(dtype), device=device))
 
 
 def dropout(mask: Tensor, p: float = 0.5, dtype: torch.dtype | None = None) -> Tensor:
     """Transposed Jacobian of dropout for the mask that was drawn.
 
     Args:
-        mask: any shape, bool; True where the input is kept.
+        mask: any shape, bool, on the CPU or a CUDA device; True where the input is kept.
         p: the probability of being dropped, 0 to 1: kept numbers are scaled by 1 / (1 - p).
         dtype: float32 or float64; torch's default if None.
 
     Raises:
-        TypeError: `mask` is no bool tensor on the CPU.
+        TypeError: `mask` is no bool tensor there.
         ValueError: `p` is out of range, or 1 though numbers were kept.
     """
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.device.type != "cpu":
-        found = (
-            f"{mask.dtype} on {mask.device}" if isinstance(mask, Tensor) else type(mask).__name__
-        )
-        raise TypeError(f"mask: found {found}, wanted a bool tensor on the CPU")
+    check_bool("mask", mask)
     if not 0 <= p <= 1 or (p == 1 and bool(mask.any())):
         raise ValueError(f"p: found {p}, wanted 0 to 1, and below 1 where numbers were kept")
     return _diagonal(mask.to(check_dtype(dtype)) / (1 - p if p < 1 else 1))
@@ -131,7 +133,7 @@ def batch_norm(
 
     Args:
         input_size: (C,) or (C, L, …) of one sample.
-        running_var: (C,), float32 or float64, on the CPU.
+        running_var: (C,), float32 or float64, on the CPU or a CUDA device.
         weight: (C,) of the same dtype, or None for ones.
 
     Raises:
@@ -154,9 +156,9 @@ def batch_norm_scale(variance: Tensor, weight: Tensor | None, eps: float) -> Ten
     if weight is None:
         return scale
     weight = check_values("weight", weight)
-    if weight.shape != scale.shape or weight.dtype != scale.dtype:
+    if (weight.shape, weight.dtype, weight.device) != (scale.shape, scale.dtype, scale.device):
         raise ValueError(
-            f"weight: found shape {tuple(weight.shape)} of {weight.dtype}, wanted running_var's "
-            f"{tuple(scale.shape)} of {scale.dtype}"
+            f"weight: found shape {tuple(weight.shape)} of {weight.dtype} on {weight.device}, "
+            f"wanted running_var's {tuple(scale.shape)} of {scale.dtype} on {scale.device}"
         )
     return scale * weight

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bppsa_lightning.jacobians.devices import OnDevices
+
 
 def pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
     """(vertical, horizontal) of an int or two of them; ValueError below `least`."""
@@ -83,7 +85,7 @@ def convolution_padding(
 
 
 @dataclass(frozen=True)
-class Windows:
+class Windows(OnDevices):
     """One axis of a pooling.
 
     Attributes:

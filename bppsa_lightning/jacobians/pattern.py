@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning.jacobians.cache import patterns
+from bppsa_lightning.jacobians.devices import OnDevices
 
 MAX_ENTRIES = 2**31 - 1
 
 
 @dataclass(frozen=True, eq=False)
-class Pattern:
+class Pattern(OnDevices):
     """Rows and columns of the entries of a CSR matrix, shared by every sample of a batch.
 
     Attributes:
@@ -22,7 +23,8 @@ class Pattern:
         shape: (rows, columns).
 
     Indices have 32 bits: half the memory and traffic of torch's default, and a pattern of 2^31
-    entries would have 8 GiB of values a sample.
+    entries would have 8 GiB of values a sample. Patterns are built on the CPU; `on` gives the copy
+    of a GPU.
     """
 
     crow: Tensor
@@ -52,7 +54,8 @@ class Pattern:
             values: (nnz,), or (B, nnz) for a batch.
 
         Returns:
-            (rows, columns), or (B, rows, columns); indices and values are shared, not copied.
+            (rows, columns), or (B, rows, columns), on the device of `values`; indices and values
+            are shared, not copied.
 
         Raises:
             ValueError: `values` has another shape.
@@ -62,7 +65,8 @@ class Pattern:
                 f"values: found shape {tuple(values.shape)}, wanted (nnz,) or (B, nnz) with "
                 f"nnz = {self.nnz}"
             )
-        crow, col, shape = self.crow, self.col, tuple(self.shape)
+        here, shape = self.on(values.device), tuple(self.shape)
+        crow, col = here.crow, here.col
         if values.dim() == 2:
             B = values.shape[0]
             crow, col, shape = crow.expand(B, -1), col.expand(B, -1), (B, *shape)
@@ -70,7 +74,7 @@ class Pattern:
 
     @staticmethod
     def of(matrix: Tensor) -> Pattern:
-        """The pattern of a torch.sparse_csr matrix (rows, columns).
+        """The pattern of a torch.sparse_csr matrix (rows, columns) on any device.
 
         Raises:
             TypeError: `matrix` is no sparse CSR tensor.
@@ -89,7 +93,7 @@ class Pattern:
         except RuntimeError as error:
             raise ValueError(f"matrix: its indices are no valid CSR: {error}") from error
         rows, columns = matrix.shape
-        crow, col = (t.to(torch.int32).contiguous() for t in (crow, col))
+        crow, col = (t.to("cpu", torch.int32).contiguous() for t in (crow, col))
         return Pattern(crow, col, (rows, columns))
 
     @staticmethod

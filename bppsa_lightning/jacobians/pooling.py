@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bppsa_lightning.jacobians.cache import patterns
 from bppsa_lightning.jacobians.checks import check_dtype, check_values
+from bppsa_lightning.jacobians.devices import OnDevices
 from bppsa_lightning.jacobians.geometry import (
     Windows,
     adaptive_axis,
@@ -28,7 +29,7 @@ def _pattern(channels: int, H: int, W: int, y: Windows, x: Windows) -> Pattern:
 
 
 @dataclass(frozen=True, eq=False)
-class MaxPoolJacobian:
+class MaxPoolJacobian(OnDevices):
     """The guaranteed pattern of a max-pooling: every input of a window may be its largest.
 
     Attributes:
@@ -52,10 +53,11 @@ class MaxPoolJacobian:
         """1 where an input is its window's first largest, 0 elsewhere in the pattern.
 
         Args:
-            x: (C, H, W), or (B, C, H, W) for a batch; float32 or float64, on the CPU.
+            x: (C, H, W), or (B, C, H, W) for a batch; float32 or float64, on the CPU or a CUDA
+                device.
 
         Returns:
-            (nnz,), or (B, nnz).
+            (nnz,), or (B, nnz), where x is.
 
         Raises:
             TypeError, ValueError: another shape, dtype or device.
@@ -66,7 +68,8 @@ class MaxPoolJacobian:
                 f"x: found shape {tuple(x.shape)}, wanted (C, H, W) = {self.input_size} or "
                 "(B, C, H, W)"
             )
-        y_axis, x_axis = self._y, self._x
+        here = self.on(x.device)
+        y_axis, x_axis = here._y, here._x
         values = torch.ops.bppsa.max_pool_values(
             x.reshape(-1, *x.shape[-2:]),
             y_axis.first,
@@ -77,7 +80,7 @@ class MaxPoolJacobian:
             x_axis.output,
             *self._geometry,
         )
-        return values.reshape(-1) if x.dim() == 3 else values.reshape(x.shape[0], -1)
+        return values.reshape(-1) if x.dim() == 3 else values.reshape(x.shape[0], self.pattern.nnz)
 
 
 def max_pool2d_pattern(
@@ -124,8 +127,9 @@ def max_pool2d(
     """Transposed Jacobian of `torch.nn.functional.max_pool2d` at x.
 
     Args:
-        x: (C, H, W) or (B, C, H, W), float32 or float64, on the CPU. All its numbers make one
-            state: the planes of a batch come one after another, as more channels would.
+        x: (C, H, W) or (B, C, H, W), float32 or float64, on the CPU or a CUDA device. All its
+            numbers make one state: the planes of a batch come one after another, as more channels
+            would.
         kernel_size, stride, padding, dilation, ceil_mode: as PyTorch's.
 
     Returns:
@@ -146,7 +150,7 @@ def max_pool2d(
 
 
 @dataclass(frozen=True, eq=False)
-class AveragePoolJacobian:
+class AveragePoolJacobian(OnDevices):
     """A pooling whose Jacobian never changes.
 
     Attributes:
@@ -159,10 +163,13 @@ class AveragePoolJacobian:
     output_size: tuple[int, int, int]
     share: Tensor
 
-    def values(self, dtype: torch.dtype | None = None) -> Tensor:
-        """(nnz,), of torch's default dtype if none is given."""
-        dtype = check_dtype(dtype)
-        return self.share.to(dtype)[self.pattern.col % self.share.numel()]
+    def values(
+        self, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+    ) -> Tensor:
+        """(nnz,) on a device, of torch's default dtype if none is given."""
+        here = self.on(device)
+        share = here.share.to(check_dtype(dtype))
+        return share[here.pattern.col % share.numel()]
 
 
 def avg_pool2d_pattern(
@@ -208,12 +215,14 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
     dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
 ) -> Tensor:
     """Transposed Jacobian of `torch.nn.functional.avg_pool2d`.
 
     Args:
         input_size: (C, H, W).
         dtype: float32 or float64; torch's default if None.
+        device: of the result.
         The rest: as PyTorch's.
 
     Returns:
@@ -225,7 +234,7 @@ def avg_pool2d(
     jacobian = avg_pool2d_pattern(
         input_size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
     )
-    return jacobian.pattern.csr(jacobian.values(dtype))
+    return jacobian.pattern.csr(jacobian.values(dtype, device))
 
 
 def adaptive_avg_pool2d_pattern(
@@ -248,6 +257,7 @@ def adaptive_avg_pool2d(
     input_size: Sequence[int],
     output_size: int | Sequence[int | None],
     dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
 ) -> Tensor:
     """Transposed Jacobian of `torch.nn.functional.adaptive_avg_pool2d`: see `avg_pool2d`.
 
@@ -256,7 +266,7 @@ def adaptive_avg_pool2d(
         output_size: one or two numbers; None is the input's own.
     """
     jacobian = adaptive_avg_pool2d_pattern(input_size, output_size)
-    return jacobian.pattern.csr(jacobian.values(dtype))
+    return jacobian.pattern.csr(jacobian.values(dtype, device))
 
 
 def _plane_size(input_size: Sequence[int]) -> tuple[int, int, int]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning.jacobians.checks import check_values
+from bppsa_lightning.jacobians.devices import OnDevices
 from bppsa_lightning.jacobians.pattern import MAX_ENTRIES, Pattern
 
 DEFAULT_BUDGET = 2**30
@@ -32,12 +33,15 @@ class PlanTooLarge(ValueError):
 
 
 @dataclass(frozen=True, eq=False)
-class ProductPlan:
+class ProductPlan(OnDevices):
     """How C = A B is computed for every A and B of two patterns.
+
+    Plans are made on the CPU; values are multiplied where they are, on a GPU by a copy of the plan.
 
     Attributes:
         a, b, pattern: of A, B and C.
         products: multiply-adds of one product.
+        longest: entries of the longest row of C.
         bytes: memory of the plan, the pattern of C included.
     """
 
@@ -45,6 +49,7 @@ class ProductPlan:
     b: Pattern
     pattern: Pattern
     products: int
+    longest: int
     program: Tensor
     positions: Tensor
     b_single: bool
@@ -72,6 +77,12 @@ class ProductPlan:
             PlanTooLarge: a ValueError, before that memory or time is taken: what it would be, and
                 what is allowed.
         """
+        for name, operand in (("a", a), ("b", b)):
+            if not operand.crow.is_cpu:
+                raise ValueError(
+                    f"{name}: found a pattern on {operand.crow.device}, wanted the one on the CPU "
+                    "of which it is a copy: plans are made there"
+                )
         if a.shape[1] != b.shape[0]:
             raise ValueError(f"b: found {b.shape[0]} rows, wanted {a.shape[1]}, a's columns")
         pair = (
@@ -99,7 +110,7 @@ class ProductPlan:
         crow, col, program, positions = torch.ops.bppsa.fill_product(*operands, *counts)
         pattern = Pattern(crow, col, (a.shape[0], b.shape[1]))
         b_single = bool((b.crow.diff() == 1).all())
-        return ProductPlan(a, b, pattern, products, program, positions, b_single)
+        return ProductPlan(a, b, pattern, products, longest, program, positions, b_single)
 
     @property
     def bytes(self) -> int:
@@ -122,9 +133,9 @@ class ProductPlan:
 
         Args:
             a: (nnz of A,), or (B, nnz of A) for a batch. b: likewise of B. One of them may be
-                shared by the samples of the other. float32 or float64, on the CPU. Either samples
-                lie apart (rows contiguous), or side by side (the transpose of a contiguous
-                (nnz, B)): the latter is faster from some four samples on.
+                shared by the samples of the other. float32 or float64, both on the CPU or on one
+                CUDA device. Either samples lie apart (rows contiguous), or side by side (the
+                transpose of a contiguous (nnz, B)): the latter is faster from some four samples on.
 
         Returns:
             (nnz of C,), or (B, nnz of C), laid out as the operands are. Not differentiable.
@@ -141,22 +152,27 @@ class ProductPlan:
                 )
         if a.dtype != b.dtype:
             raise TypeError(f"b: found dtype {b.dtype}, wanted a's {a.dtype}")
+        if a.device != b.device:
+            raise ValueError(f"b: found on {b.device}, wanted on a's {a.device}")
         batched = [t for t in (a, b) if t.dim() == 2]
         if len(batched) == 2 and a.shape[0] != b.shape[0]:
             raise ValueError(f"b: found a batch of {b.shape[0]}, wanted a's {a.shape[0]}")
         side_by_side = bool(batched) and all(t.t().is_contiguous() for t in batched)
         a, b = (t if t.dim() == 2 and side_by_side else t.contiguous() for t in (a, b))
+        here = self.on(a.device)
         return torch.ops.bppsa.multiply_csr(
-            self.a.crow,
-            self.a.col,
+            here.a.crow,
+            here.a.col,
             a.detach(),
-            self.b.crow,
-            self.b.col,
+            here.b.crow,
+            here.b.col,
             b.detach(),
-            self.pattern.crow,
-            self.program,
-            self.positions,
-            self.b_single,
+            here.pattern.crow,
+            here.program,
+            here.positions,
+            here.pattern.nnz,
+            here.longest,
+            here.b_single,
             side_by_side,
         )
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning.jacobians.cache import patterns
-from bppsa_lightning.jacobians.checks import check_values
+from bppsa_lightning.jacobians.checks import check_bool, check_values
+from bppsa_lightning.jacobians.devices import OnDevices
 from bppsa_lightning.jacobians.geometry import (
     convolution_axis,
     convolution_padding,
@@ -25,7 +26,7 @@ from bppsa_lightning.jacobians.pattern import Pattern
 
 
 @dataclass(frozen=True, eq=False)
-class WeightJacobian:
+class WeightJacobian(OnDevices):
     """A pattern, and which weight each of its entries is.
 
     Attributes:
@@ -46,7 +47,9 @@ class WeightJacobian:
         return self.pattern.bytes + 4 * self.source.numel()
 
     def values(self, weight: Tensor) -> Tensor:
-        """(nnz,) of a weight: its numbers of now at the fixed pattern. Not differentiable.
+        """(nnz,) of a weight, where the weight is: its numbers of now at the fixed pattern.
+
+        Not differentiable.
 
         Raises:
             TypeError, ValueError: another shape than the pattern was built for, dtype or device.
@@ -57,7 +60,7 @@ class WeightJacobian:
                 f"weight: found shape {tuple(weight.shape)}, wanted {self.weight_shape}, for which "
                 "the pattern was built"
             )
-        return torch.ops.bppsa.gather_values(weight, self.source)
+        return torch.ops.bppsa.gather_values(weight, self.on(weight.device).source)
 
     def csr(self, weight: Tensor) -> Tensor:
         """The transposed Jacobian as a torch.sparse_csr tensor, values as of `values`."""
@@ -76,13 +79,13 @@ def conv2d_pattern(
 
     Args:
         keep: (C_out, C_in / groups, KH, KW) bool; the weights that may differ from zero (a pruning
-            mask). All others are left out of the pattern.
+            mask). All others are left out of the pattern. Read on the CPU, from any device.
         input_size, stride, padding, dilation, groups: as for `conv2d`.
 
     Raises:
         As `conv2d`.
     """
-    _check_keep(keep)
+    check_bool("keep", keep)
     if keep.dim() != 4:
         raise ValueError(
             f"weight: found shape {tuple(keep.shape)}, wanted (C_out, C_in / groups, KH, KW)"
@@ -98,7 +101,7 @@ def conv2d_pattern(
     y = convolution_axis(H, KH, strides[0], paddings[0], dilations[0])
     x = convolution_axis(W, KW, strides[1], paddings[1], dilations[1])
     crow, col, source = torch.ops.bppsa.convolution_pattern(
-        keep.contiguous(), y.table, x.table, groups, y.output, x.output
+        keep.cpu().contiguous(), y.table, x.table, groups, y.output, x.output
     )
     pattern = Pattern(crow, col, (C_in * groups * H * W, C_out * y.output * x.output))
     return WeightJacobian(pattern, source, (C_out, y.output, x.output), tuple(keep.shape))
@@ -116,7 +119,7 @@ def conv2d(
     """Transposed Jacobian of `torch.nn.functional.conv2d`, straight into CSR.
 
     Args:
-        weight: (C_out, C_in / groups, KH, KW), float32 or float64, on the CPU.
+        weight: (C_out, C_in / groups, KH, KW), float32 or float64, on the CPU or a CUDA device.
         input_size: (H, W), (C_in, H, W), or an input's (B, C_in, H, W), of which B plays no part.
         stride, dilation: one or two numbers.
         padding: one or two numbers, "same" or "valid"; of zeros.
@@ -125,9 +128,9 @@ def conv2d(
             they are left out.
 
     Returns:
-        torch.sparse_csr (C_in * H * W, C_out * H' * W'), int32 indices, of weight's dtype, without
-        gradient. Entry ((c, y, x), (o, y', x')) is ∂out[o, y', x'] / ∂in[c, y, x]. The indices may
-        be shared with other calls' results: do not change them in place.
+        torch.sparse_csr (C_in * H * W, C_out * H' * W'), int32 indices, of weight's dtype and
+        device, without gradient. Entry ((c, y, x), (o, y', x')) is ∂out[o, y', x'] / ∂in[c, y, x].
+        The indices may be shared with other calls' results: do not change them in place.
 
     Raises:
         TypeError: `weight` is no dense float tensor.
@@ -150,7 +153,7 @@ def conv1d_pattern(
     groups: int = 1,
 ) -> WeightJacobian:
     """As `conv2d_pattern`, of keep (C_out, C_in / groups, K)."""
-    _check_keep(keep)
+    check_bool("keep", keep)
     if keep.dim() != 3:
         raise ValueError(
             f"weight: found shape {tuple(keep.shape)}, wanted (C_out, C_in / groups, K)"
@@ -195,7 +198,7 @@ def conv1d(
 
 def linear_pattern(keep: Tensor) -> WeightJacobian:
     """As `conv2d_pattern`, of keep (out, in)."""
-    _check_keep(keep)
+    check_bool("keep", keep)
     if keep.dim() != 2:
         raise ValueError(f"weight: found shape {tuple(keep.shape)}, wanted (out, in)")
     as_conv = conv2d_pattern(keep[:, :, None, None], (1, 1))
@@ -208,7 +211,7 @@ def linear(weight: Tensor, keep_zeros: bool = False) -> Tensor:
     """Transposed Jacobian of `torch.nn.functional.linear`: the transposed weight in CSR.
 
     Args:
-        weight: (out, in), float32 or float64, on the CPU.
+        weight: (out, in), float32 or float64, on the CPU or a CUDA device.
         keep_zeros: as for `conv2d`.
 
     Returns:
@@ -229,7 +232,7 @@ def _of_weight(
     if not keep_zeros and not bool(keep.all()):
         return pattern(keep, *geometry).csr(weight)
     key = (pattern, weight.shape, *(g if isinstance(g, (int, str)) else tuple(g) for g in geometry))
-    jacobian = patterns.get(key, lambda: pattern(torch.ones_like(keep), *geometry))
+    jacobian = patterns.get(key, lambda: pattern(torch.ones_like(keep, device="cpu"), *geometry))
     return jacobian.csr(weight)
 
 
@@ -238,11 +241,3 @@ def _single(name: str, value: Any) -> int:
     if not isinstance(found, int) or (not isinstance(value, int) and len(value) != 1):
         raise ValueError(f"{name}: found {value!r}, wanted an int or one in a tuple")
     return found
-
-
-def _check_keep(keep: Any) -> None:
-    if not isinstance(keep, Tensor) or keep.dtype != torch.bool or keep.device.type != "cpu":
-        found = (
-            f"{keep.dtype} on {keep.device}" if isinstance(keep, Tensor) else type(keep).__name__
-        )
-        raise TypeError(f"keep: found {found}, wanted a bool tensor on the CPU")

@@ -35,6 +35,29 @@ def _(
     return x.new_empty(x.shape[0], out_y.numel() * out_x.numel())
 
 
+@torch.library.register_fake("bppsa::multiply_csr")
+def _(
+    a_crow: Tensor,
+    a_col: Tensor,
+    a: Tensor,
+    b_crow: Tensor,
+    b_col: Tensor,
+    b: Tensor,
+    crow: Tensor,
+    program: Tensor,
+    positions: Tensor,
+    entries: int,
+    longest: int,
+    b_single: bool,
+    side_by_side: bool,
+) -> Tensor:
+    batched = [t for t in (a, b) if t.dim() == 2]
+    if not batched:
+        return a.new_empty(entries)
+    B = batched[0].shape[0]
+    return a.new_empty(entries, B).t() if side_by_side and B > 1 else a.new_empty(B, entries)
+
+
 @torch.library.register_fake("bppsa::apply_csr")
 def _(crow: Tensor, col: Tensor, values: Tensor, x: Tensor) -> Tensor:
     return x.new_empty(crow.numel() - 1, x.shape[1])

@@ -7,7 +7,7 @@ cut off after `levels`, as sizes grow with each product (arXiv:1907.10134, secti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,8 +39,12 @@ def csr_step(pattern: Pattern, values: Tensor) -> Step:
 
 
 def apply_csr(pattern: Pattern, values: Tensor, g: Tensor) -> Tensor:
-    """A g: values (nnz,) or (B, nnz) with samples side by side, g (columns, B) -> (rows, B)."""
-    return torch.ops.bppsa.apply_csr(pattern.crow, pattern.col, values, g.contiguous())
+    """A g: values (nnz,) or (B, nnz) with samples side by side, g (columns, B) -> (rows, B).
+
+    Values and g on one device, the CPU or a GPU.
+    """
+    here = pattern.on(g.device)
+    return torch.ops.bppsa.apply_csr(here.crow, here.col, values, g.contiguous())
 
 
 @dataclass(eq=False)
@@ -149,20 +153,16 @@ class LayerScan:
 
     def _up(self, node: _Node, steps: Sequence[Step], grads: Sequence[Tensor | None]) -> _Segment:
         """The up-sweep below a root: products of values, and what they do to direct gradients."""
-        if not node.children:
-            return _Segment(node, None, grads[node.first])
-        left, right = parts = tuple(self._up(child, steps, grads) for child in node.children)
-        values = None
-        if node.plan is not None:
-            operands = [_values(part, steps) for part in parts]
-            if operands[0] is not None and operands[1] is not None:
-                values = node.plan.multiply(operands[0], operands[1])
-                if not _in_range(values):
-                    values, self.fallbacks = None, self.fallbacks + 1
-        b = left.b
-        if right.b is not None:
-            b = _add(_cross(left, steps, right.b), left.b)
-        return _Segment(node, values, b, parts)
+        root = _multiply(node, steps)
+        products = [s for s in _segments(root) if s.parts and s.values is not None]
+        fit = _in_range([s.values for s in products if s.values is not None])
+        for segment, is_fit in zip(products, fit, strict=True):  # parts before what they make up
+            if any(part.parts and part.values is None for part in segment.parts):
+                segment.values = None
+            elif not is_fit:
+                segment.values, self.fallbacks = None, self.fallbacks + 1
+        _shift(root, steps, grads)
+        return root
 
     def nodes(self) -> list[tuple[int, int, ProductPlan | None, str | None]]:
         """(first step, last step, plan, refusal) of every product, level by level."""
@@ -208,16 +208,50 @@ def _taken(plan: ProductPlan, dtype: torch.dtype, batch: int) -> int:
     return plan.bytes + batch * plan.pattern.nnz * dtype.itemsize
 
 
-def _in_range(values: Tensor) -> bool:
-    """Whether a product is fit for use. Otherwise its segment is walked, step by step.
+def _multiply(node: _Node, steps: Sequence[Step]) -> _Segment:
+    """A segment with the products below and of it, b aside."""
+    parts = tuple(_multiply(child, steps) for child in node.children)
+    segment = _Segment(node, None, None, parts)
+    if node.plan is not None:
+        left, right = (_values(part, steps) for part in parts)
+        if left is not None and right is not None:
+            segment.values = node.plan.multiply(left, right)
+    return segment
+
+
+def _segments(segment: _Segment) -> Iterator[_Segment]:
+    """A segment and all below it, those before it."""
+    for part in segment.parts:
+        yield from _segments(part)
+    yield segment
+
+
+def _shift(segment: _Segment, steps: Sequence[Step], grads: Sequence[Tensor | None]) -> None:
+    """Gives a segment and all below it their b."""
+    if not segment.parts:
+        segment.b = grads[segment.node.first]
+        return
+    for part in segment.parts:
+        _shift(part, steps, grads)
+    left, right = segment.parts
+    segment.b = left.b if right.b is None else _add(_cross(left, steps, right.b), left.b)
+
+
+def _in_range(products: Sequence[Tensor]) -> list[bool]:
+    """Which products are fit for use. Of others, the segments are walked, step by step.
 
     Beyond the largest number, inf * 0 would be NaN where the gradient is finite; all of it near the
     smallest, a gradient that is large enough to survive would lose its digits.
+
+    On a GPU the host waits for the answer: once for all of them.
     """
-    if not values.numel():
-        return True
-    low, high = (float(v) for v in values.aminmax())
-    return torch.finfo(values.dtype).tiny ** 0.5 < max(high, -low) < float("inf")
+    measured = [p for p in products if p.numel()]
+    if not measured:
+        return [True] * len(products)
+    extremes = torch.stack([extreme for p in measured for extreme in p.aminmax()])
+    largest = iter(extremes.view(-1, 2).abs().amax(1).tolist())  # NaN if there is one
+    least = torch.finfo(measured[0].dtype).tiny ** 0.5
+    return [not p.numel() or least < next(largest) < float("inf") for p in products]
 
 
 def _values(segment: _Segment, steps: Sequence[Step]) -> Tensor | None:

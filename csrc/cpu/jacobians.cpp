@@ -1,27 +1,13 @@
 // Patterns and values of layers' transposed Jacobians on the CPU.
 #include <vector>
 
-#include "sparse_glue.h"
+#include "../jacobians/requests.h"
 
 namespace bppsa {
 
 namespace {
 
 constexpr int64_t kMaxEntries = INT32_MAX;
-
-Storage contiguous_storage(const Tensor& t, const char* name) {
-  STD_TORCH_CHECK(t.is_contiguous(), name, ": wanted contiguous memory");
-  return values_storage(t, name);
-}
-
-Axis axis_of(const Tensor& first, const Tensor& out, int64_t out_size) {
-  return {first.numel() - 1, out_size, indices(first, "first", first.numel()),
-          indices(out, "out", out.numel())};
-}
-
-PoolAxis pool_axis(torch::headeronly::HeaderOnlyArrayRef<int64_t> geometry) {
-  return {geometry[0], geometry[1], geometry[2], geometry[3]};
-}
 
 // The weights that are kept, sorted by input channel, output channel, then against the kernel's
 // direction: along a row of the transposed Jacobian the outputs ascend.
@@ -63,8 +49,8 @@ std::tuple<Tensor, Tensor, Tensor> convolution_pattern_cpu(const Tensor& keep, c
   args.height = out_y.size(0), args.width = out_x.size(0);
   args.out_width = out_width;
   args.kernel_height = keep.size(2), args.kernel_width = keep.size(3);
-  args.out_y = indices(out_y, "out_y", args.height * args.kernel_height);
-  args.out_x = indices(out_x, "out_x", args.width * args.kernel_width);
+  args.out_y = indices(out_y, "out_y", args.height * args.kernel_height, keep);
+  args.out_x = indices(out_x, "out_x", args.width * args.kernel_width, keep);
   std::vector<int64_t> first_tap = {0};
   const std::vector<Tap> taps = taps_of(keep, groups, out_height * out_width, first_tap);
   args.first_tap = first_tap.data(), args.taps = taps.data();
@@ -98,7 +84,8 @@ std::tuple<Tensor, Tensor> window_pattern_cpu(const Tensor& first_y, const Tenso
                                               int64_t out_width) {
   WindowArgs args;
   args.channels = channels;
-  args.y = axis_of(first_y, out_y, out_height), args.x = axis_of(first_x, out_x, out_width);
+  args.y = axis_of(first_y, out_y, out_height, first_y);
+  args.x = axis_of(first_x, out_x, out_width, first_y);
   const int64_t rows = channels * args.y.size * args.x.size;
   const int64_t entries = channels * out_y.numel() * out_x.numel();
   STD_TORCH_CHECK(entries <= kMaxEntries && channels * out_height * out_width <= kMaxEntries,
@@ -111,54 +98,24 @@ std::tuple<Tensor, Tensor> window_pattern_cpu(const Tensor& first_y, const Tenso
   return {crow, col};
 }
 
-// x (planes, H, W), the axes as for window_pattern; pool_y, pool_x: kernel, stride, padding,
-// dilation. Values (planes, entries of a plane).
 Tensor max_pool_values_cpu(const Tensor& x, const Tensor& first_y, const Tensor& out_y,
                            const Tensor& first_x, const Tensor& out_x, int64_t out_height,
                            int64_t out_width, std::vector<int64_t> pool_y,
                            std::vector<int64_t> pool_x) {
-  MaxPoolArgs args;
-  args.storage = contiguous_storage(x, "x");
-  args.y = axis_of(first_y, out_y, out_height), args.x = axis_of(first_x, out_x, out_width);
-  STD_TORCH_CHECK(x.dim() == 3 && x.size(1) == args.y.size && x.size(2) == args.x.size,
-                  "x: wanted (planes, H, W)");
-  STD_TORCH_CHECK(pool_y.size() == 4 && pool_x.size() == 4,
-                  "pool: wanted kernel, stride, padding, dilation");
-  args.planes = x.size(0);
-  args.pool_y = pool_axis(pool_y), args.pool_x = pool_axis(pool_x);
-  args.input = x.data_ptr();
-  Tensor values = empty_beside(x, {args.planes, out_y.numel() * out_x.numel()});
-  args.values = values.data_ptr();
+  const auto [args, values] =
+      max_pool_request(x, first_y, out_y, first_x, out_x, out_height, out_width, pool_y, pool_x);
   kernels().jacobians->max_pool(args, parallel_for_work(values.numel()));
   return values;
 }
 
 Tensor elementwise_values_cpu(const Tensor& x, const std::string& function, double slope) {
-  ElementwiseArgs args;
-  args.storage = contiguous_storage(x, "x");
-  const char* const names[] = {"relu", "leaky_relu", "tanh", "sigmoid", "silu"};
-  int found = 0;
-  while (found < 5 && function != names[found]) ++found;
-  STD_TORCH_CHECK(found < 5, "function: found '", function,
-                  "', wanted 'relu', 'leaky_relu', 'tanh', 'sigmoid' or 'silu'");
-  args.function = static_cast<Elementwise>(found);
-  args.slope = slope;
-  args.n = x.numel();
-  args.x = x.data_ptr();
-  Tensor values = torch::stable::empty_like(x);
-  args.values = values.data_ptr();
+  const auto [args, values] = elementwise_request(x, function, slope);
   kernels().jacobians->elementwise(args, parallel_for_work(args.n));
   return values;
 }
 
 Tensor gather_values_cpu(const Tensor& table, const Tensor& source) {
-  GatherArgs args;
-  args.storage = contiguous_storage(table, "table");
-  args.n = source.numel();
-  args.from = table.data_ptr();
-  args.source = indices(source, "source", args.n);
-  Tensor values = empty_beside(table, {args.n});
-  args.values = values.data_ptr();
+  const auto [args, values] = gather_request(table, source);
   kernels().jacobians->gather(args, parallel_for_work(args.n));
   return values;
 }

@@ -16,7 +16,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "chain.cuh"
+#include "threads.cuh"
 
 namespace bppsa::cuda {
 
@@ -54,9 +54,8 @@ struct DiagonalChain {
   }
 };
 
-constexpr int kDiagonalThreads = 128;  // of a block, at most
-constexpr int kStepsAhead = 16;        // in flight for each thread of a walk
-constexpr int kMapsAhead = 8;          // likewise where maps are walked
+constexpr int kStepsAhead = 16;  // in flight for each thread of a walk
+constexpr int kMapsAhead = 8;    // likewise where maps are walked
 
 /// Calls run(i, decay[i], u[i]) for the steps last-1 … first of an element, in that order.
 template <class Chain, class Run>
@@ -144,17 +143,14 @@ struct ElementMaps {
 /// Calls run(k, e) for k in [first, nodes) and all elements, one thread each.
 template <class Run>
 BPPSA_DEVICE void for_each_element(int64_t first, int64_t nodes, int64_t count, const Run& run) {
-  const int64_t tasks = (nodes - first) * count, all = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; n < tasks; n += all) {
-    run(first + n / count, n % count);
-  }
+  for_each_thread((nodes - first) * count, [&](int64_t n) { run(first + n / count, n % count); });
 }
 
 // Segment k covers steps [k * span, min((k + 1) * span, T)).
 
 // Node 0 passes its carry to nobody: it needs no map, here and above.
 template <class Chain>
-__global__ void __launch_bounds__(kDiagonalThreads)
+__global__ void __launch_bounds__(kThreadsOfBlock)
     compose_elements_kernel(Chain chain, int64_t span, ElementMaps maps) {
   using acc_t = typename Chain::acc_t;
   for_each_element(1, maps.nodes, chain.count, [&](int64_t k, int64_t e) {
@@ -166,7 +162,7 @@ __global__ void __launch_bounds__(kDiagonalThreads)
 }
 
 // Each node from its two children, or its only one. One element, one node a thread.
-static __global__ void __launch_bounds__(kDiagonalThreads)
+static __global__ void __launch_bounds__(kThreadsOfBlock)
     merge_elements_kernel(ElementMaps children, ElementMaps parents) {
   for_each_element(1, parents.nodes, parents.count, [&](int64_t k, int64_t e) {
     const ElementMap left = children.load(2 * k, e);
@@ -177,7 +173,7 @@ static __global__ void __launch_bounds__(kDiagonalThreads)
 
 // In runs of `group` nodes: from the carry of the last, incoming[p] or u[T], to the carries of all.
 template <class Chain>
-__global__ void __launch_bounds__(kDiagonalThreads)
+__global__ void __launch_bounds__(kThreadsOfBlock)
     carry_elements_kernel(Chain chain, int64_t span, ElementMaps maps, int64_t group,
                           const typename Chain::acc_t* incoming, typename Chain::acc_t* carries) {
   using acc_t = typename Chain::acc_t;
@@ -211,7 +207,7 @@ __global__ void __launch_bounds__(kDiagonalThreads)
 }
 
 template <class Chain>
-__global__ void __launch_bounds__(kDiagonalThreads)
+__global__ void __launch_bounds__(kThreadsOfBlock)
     replay_elements_kernel(Chain chain, int64_t span, int64_t nodes,
                            const typename Chain::acc_t* carries) {
   using scalar_t = typename Chain::scalar_t;
@@ -226,21 +222,11 @@ __global__ void __launch_bounds__(kDiagonalThreads)
   });
 }
 
-/// Launches a thread for each of `tasks`, in small blocks where large ones would leave
-/// multiprocessors idle.
-template <typename... Parameters, typename... Arguments>
-void launch_elements(Launcher& launch, const char* name, void (*kernel)(Parameters...),
-                     int64_t tasks, const Arguments&... arguments) {
-  const bool few = tasks < int64_t{launch.processors} * kDiagonalThreads;
-  const int threads = few ? 32 : kDiagonalThreads;
-  launch(name, kernel, ceil_div<int64_t>(tasks, threads), threads, 0, arguments...);
-}
-
 template <class Chain>
 void replay_elements(const Chain& chain, int64_t span, int64_t nodes,
                      const typename Chain::acc_t* carries, Launcher& launch) {
-  launch_elements(launch, "replay elements", replay_elements_kernel<Chain>, nodes * chain.count,
-                  chain, span, nodes, carries);
+  launch_threads(launch, "replay elements", replay_elements_kernel<Chain>, nodes * chain.count,
+                 chain, span, nodes, carries);
 }
 
 // The levels of a tree over segments of `span` steps, each half as many nodes as the one below;
@@ -274,18 +260,18 @@ void scan_tree(const Chain& chain, int64_t span, int64_t levels, Launcher& launc
       before += n;
     }
     const int top = static_cast<int>(nodes.size()) - 1;
-    launch_elements(launch, "compose elements", compose_elements_kernel<Chain>,
-                    (nodes[0] - 1) * part.count, part, span, maps[0]);
+    launch_threads(launch, "compose elements", compose_elements_kernel<Chain>,
+                   (nodes[0] - 1) * part.count, part, span, maps[0]);
     for (int l = 1; l <= top; ++l) {
-      launch_elements(launch, "merge elements", merge_elements_kernel, (nodes[l] - 1) * part.count,
-                      maps[l - 1], maps[l]);
+      launch_threads(launch, "merge elements", merge_elements_kernel, (nodes[l] - 1) * part.count,
+                     maps[l - 1], maps[l]);
     }
     const acc_t* incoming = nullptr;
     for (int l = top; l >= 0; --l) {
       const int64_t group = l == top ? nodes[l] : 2;
-      launch_elements(launch, "carry elements", carry_elements_kernel<Chain>,
-                      ceil_div(nodes[l], group) * part.count, part, span << l, maps[l], group,
-                      incoming, carries[l]);
+      launch_threads(launch, "carry elements", carry_elements_kernel<Chain>,
+                     ceil_div(nodes[l], group) * part.count, part, span << l, maps[l], group,
+                     incoming, carries[l]);
       incoming = carries[l];
     }
     replay_elements(part, span, nodes[0], incoming, launch);

@@ -113,9 +113,11 @@ struct NumericArgs {
   Storage storage;
   int64_t rows, batch;
   Pattern a, b;
-  const int32_t* crow;  // of C
+  int64_t b_rows, b_entries;
+  const int32_t* crow;       // of C
+  int64_t entries, longest;  // of C, and of its longest row
   const int64_t* program;
-  const void* positions;
+  const void* positions;  // null if all rows are in order
   bool wide;
   bool b_single;      // each row of B has one entry
   bool side_by_side;  // samples in memory; if not, entries
@@ -128,7 +130,7 @@ struct NumericArgs {
 // out[r] = sum over row r of values times x[col], for each sample. Vectors are (n, batch).
 struct ApplyArgs {
   Storage storage;
-  int64_t rows, batch;
+  int64_t rows, entries, batch;
   Pattern a;
   const void* values;
   Stride stride;
