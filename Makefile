@@ -68,14 +68,16 @@ figures-full: build
 	$(BIN)/python experiments/figures.py --full
 
 # On a machine with a GPU. `make gpu` takes .venv as it is; `make gpu-offline` needs nothing but
-# Python with torch, lightning and pytest, CMake, ninja and nvcc, and no network. Both build for the
-# GPU at hand, into build/gpu. Each of the four parts takes less than ten minutes.
+# Python with torch, lightning, pytest and hypothesis, CMake, ninja and nvcc, and no network. Both
+# build for the GPU at hand, into build/gpu. Each of the four parts takes less than ten minutes.
 GPU_PYTHON = $(PYTHON)
 SITE := build/gpu/site
 RUN = PYTHONPATH="$(CURDIR)/$(SITE)" $(GPU_PYTHON)
 SANITIZER := $(or $(shell command -v compute-sanitizer),/usr/local/cuda/bin/compute-sanitizer)
 # Every kernel, on sizes that are small enough for a sanitizer.
-SANITIZED := strides or (state_sizes and linear)
+SANITIZED := strides or (state_sizes and linear) or (cases_of and (19 or 35)) or pool2d_of \
+  or layer_s_pattern or (test_elementwise and (relu or silu) and 67)
+SANITIZED_FILES := test_recurrent_gpu.py test_products.py test_jacobians.py
 
 gpu: build
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(MAKE) gpu-offline GPU_PYTHON="$(CURDIR)/$(BIN)/python"
@@ -107,11 +109,12 @@ gpu-sanitize:
 	cd tests && for tool in memcheck racecheck; do \
 	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH="$(CURDIR)/$(SITE)" timeout 280 \
 	    $(SANITIZER) --tool $$tool --error-exitcode 1 $(GPU_PYTHON) -m pytest -q -x \
-	    test_recurrent_gpu.py -k "$(SANITIZED)" || exit 1; \
+	    -m gpu $(SANITIZED_FILES) -k "$(SANITIZED)" || exit 1; \
 	done
 
 gpu-benchmark:
 	$(RUN) experiments/benchmark_cuda.py
+	$(RUN) experiments/benchmark_products.py --device cuda
 
 clean:
 	rm -rf $(VENV) build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import bppsa_lightning as bl
 from bppsa_lightning import jacobians as J
 from bppsa_lightning.jacobians import devices
-from bppsa_lightning.jacobians.cache import PatternCache
+from bppsa_lightning.jacobians.cache import PatternCache, patterns
 from bppsa_lightning.reference import transposed_jacobian
 
 quick = settings(max_examples=60, deadline=None)
@@ -367,6 +367,20 @@ def test_each_device_gets_one_copy_that_is_let_go_with_the_original():
     gone = weakref.ref(there)
     del plan, there
     assert gone() is None  # at once: nothing refers to itself
+
+
+def test_patterns_are_built_on_the_cpu_whatever_the_default_device():
+    patterns.clear()
+    with torch.device("meta"):
+        made = [
+            J.Pattern.diagonal(3),
+            J.conv2d_pattern(W != 0, (5, 5)).pattern,
+            J.max_pool2d_pattern((2, 6, 6), 3, 1).pattern,
+            J.avg_pool2d_pattern((2, 6, 6), 2).pattern,
+            J.adaptive_avg_pool2d_pattern((2, 6, 6), 4).pattern,
+        ]
+        plan = J.ProductPlan.of(made[2], J.Pattern.diagonal(32))
+    assert all(p.crow.is_cpu and p.col.is_cpu for p in (*made, plan.pattern))
 
 
 def test_a_gpu_without_kernels_is_named(monkeypatch):

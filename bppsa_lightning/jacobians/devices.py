@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from bppsa_lightning._library import HAS_CUDA_KERNELS, NO_CUDA_KERNELS
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Built = TypeVar("Built", bound="OnDevices")
 _CPU = torch.device("cpu")
+
+
+def built_on_the_cpu(build: Callable[P, R]) -> Callable[P, R]:
+    """A function that makes its tensors on the CPU, whatever torch's default device is."""
+
+    @wraps(build)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _CPU:
+            return build(*args, **kwargs)
+
+    return wrapped
 
 
 class OnDevices:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bppsa_lightning.jacobians.devices import OnDevices
+from bppsa_lightning.jacobians.devices import OnDevices, built_on_the_cpu
 
 
 def pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
@@ -50,6 +50,7 @@ class Taps:
     table: Tensor
 
 
+@built_on_the_cpu
 def convolution_axis(
     size: int, kernel: int, stride: int, padding: tuple[int, int], dilation: int
 ) -> Taps:
@@ -112,6 +113,7 @@ def _windows(size: int, output: int, inputs: Tensor, reads: Tensor) -> Windows:
     return Windows(output, first, out, member.sum(0))
 
 
+@built_on_the_cpu
 def pooling_axis(
     size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool
 ) -> Windows:
@@ -141,6 +143,7 @@ def pooling_axis(
     return _windows(size, output, inputs, (inputs >= 0) & (inputs < size))
 
 
+@built_on_the_cpu
 def adaptive_axis(size: int, output: int) -> Windows:
     """Windows of adaptive pooling: output o reads floor(o n / m) … ceil((o + 1) n / m) - 1."""
     o = torch.arange(output)

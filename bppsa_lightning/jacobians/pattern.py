@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning.jacobians.cache import patterns
-from bppsa_lightning.jacobians.devices import OnDevices
+from bppsa_lightning.jacobians.devices import OnDevices, built_on_the_cpu
 
 MAX_ENTRIES = 2**31 - 1
 
@@ -100,6 +100,7 @@ class Pattern(OnDevices):
     def diagonal(n: int) -> Pattern:
         """The pattern of an n x n diagonal matrix."""
 
+        @built_on_the_cpu
         def build() -> Pattern:
             crow = torch.arange(n + 1, dtype=torch.int32)
             return Pattern(crow, crow[:-1], (n, n))

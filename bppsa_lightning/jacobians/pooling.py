@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bppsa_lightning.jacobians.cache import patterns
 from bppsa_lightning.jacobians.checks import check_dtype, check_values
-from bppsa_lightning.jacobians.devices import OnDevices
+from bppsa_lightning.jacobians.devices import OnDevices, built_on_the_cpu
 from bppsa_lightning.jacobians.geometry import (
     Windows,
     adaptive_axis,
@@ -172,6 +172,7 @@ class AveragePoolJacobian(OnDevices):
         return share[here.pattern.col % share.numel()]
 
 
+@built_on_the_cpu
 def avg_pool2d_pattern(
     input_size: Sequence[int],
     kernel_size: int | Sequence[int],
