@@ -2,7 +2,7 @@
 // Values of transposed Jacobians whose pattern is fixed: of weights (gathered), of elementwise
 // functions, of max-pooling. A thread for each number.
 
-#include "../jacobians/kernels.h"
+#include "../jacobians/window.h"
 #include "threads.cuh"
 
 namespace bppsa::cuda {
@@ -48,31 +48,16 @@ void elementwise(const ElementwiseArgs& args, Launcher& launch) {
 
 // --- max-pooling -------------------------------------------------------------------------------
 
-// Which pixel of its plane each window takes: the first of the largest, the last NaN if there is
-// one, as in PyTorch. argmax (planes, y.out_size, x.out_size).
+// Which pixel of its plane each window takes: argmax (planes, y.out_size, x.out_size).
 template <typename T>
 __global__ void __launch_bounds__(kThreadsOfBlock)
     argmax_kernel(MaxPoolArgs args, int32_t* argmax) {
-  const PoolAxis &py = args.pool_y, &px = args.pool_x;
   const int64_t window_count = args.y.out_size * args.x.out_size;
   for_each_thread(args.planes * window_count, [&](int64_t n) {
     const T* const input =
         static_cast<const T*>(args.input) + n / window_count * args.y.size * args.x.size;
-    const int64_t oy = n % window_count / args.x.out_size, ox = n % args.x.out_size;
-    T best = 0;
-    int64_t where = -1;
-    for (int64_t ky = 0; ky < py.kernel; ++ky) {
-      const int64_t y = oy * py.stride - py.padding + ky * py.dilation;
-      if (y < 0 || y >= args.y.size) continue;
-      for (int64_t kx = 0; kx < px.kernel; ++kx) {
-        const int64_t x = ox * px.stride - px.padding + kx * px.dilation;
-        if (x < 0 || x >= args.x.size) continue;
-        const int64_t pixel = y * args.x.size + x;
-        const T value = input[pixel];
-        if (where < 0 || value > best || value != value) best = value, where = pixel;
-      }
-    }
-    argmax[n] = static_cast<int32_t>(where);
+    argmax[n] =
+        argmax_of_window(args, input, n % window_count / args.x.out_size, n % args.x.out_size);
   });
 }
 

@@ -4,6 +4,7 @@
 #include "../cpu/activations.h"
 #include "../scan/workspace.h"
 #include "kernels.h"
+#include "window.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -70,29 +71,12 @@ void elementwise_as(const ElementwiseArgs& args, const Parallel& parallel) {
   }
 }
 
-// Which pixel of a plane each window takes: the first of the largest, the last NaN if there is one,
-// as in PyTorch.
+// Which pixel of a plane each window takes.
 template <typename T>
 void argmax_of_windows(const MaxPoolArgs& args, const T* input, int32_t* argmax) {
-  const PoolAxis &py = args.pool_y, &px = args.pool_x;
-  for (int64_t oy = 0; oy < args.y.out_size; ++oy) {
-    for (int64_t ox = 0; ox < args.x.out_size; ++ox) {
-      T best = 0;
-      int32_t where = -1;
-      for (int64_t ky = 0; ky < py.kernel; ++ky) {
-        const int64_t y = oy * py.stride - py.padding + ky * py.dilation;
-        if (y < 0 || y >= args.y.size) continue;
-        for (int64_t kx = 0; kx < px.kernel; ++kx) {
-          const int64_t x = ox * px.stride - px.padding + kx * px.dilation;
-          if (x < 0 || x >= args.x.size) continue;
-          const int64_t pixel = y * args.x.size + x;
-          const T value = input[pixel];
-          if (where < 0 || value > best || value != value) best = value, where = int32_t(pixel);
-        }
-      }
-      argmax[oy * args.x.out_size + ox] = where;
-    }
-  }
+  for (int64_t oy = 0; oy < args.y.out_size; ++oy)
+    for (int64_t ox = 0; ox < args.x.out_size; ++ox)
+      argmax[oy * args.x.out_size + ox] = argmax_of_window(args, input, oy, ox);
 }
 
 // Windows of 2 x 2, two apart and all inside: the common case, branch-free.
