@@ -113,7 +113,7 @@ gpu-sanitize:
 	done
 
 gpu-benchmark:
-	$(RUN) experiments/benchmark_cuda.py
+	$(RUN) experiments/benchmark_recurrent.py --device cuda
 	$(RUN) experiments/benchmark_products.py --device cuda
 
 clean:

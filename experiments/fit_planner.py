@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import record
+from recurrent_ways import OPERATORS
 from scipy.optimize import nnls
 
 from bppsa_lightning.planner import gpu
@@ -40,13 +41,15 @@ def main() -> None:
     measured = json.loads(path.read_text())
     if arguments.write:
         rows = measured["rows"]
-        cells = sorted({row["cell"] for row in rows})
+        cells = sorted({row["cell"] for row in rows}, key=OPERATORS.__getitem__)
         fit = {
             "record": f"experiments/records/{path.name}",
             "gpu": measured["environment"]["gpu"],
             "processors": arguments.processors,
             "cells": {
-                gpu.kind(cell): fitted(cell, [r for r in rows if r["cell"] == cell], arguments)
+                gpu.kind(OPERATORS[cell]): fitted(
+                    cell, [r for r in rows if r["cell"] == cell], arguments
+                )
                 for cell in cells
             },
         }
@@ -65,20 +68,20 @@ def fitted(cell: str, rows: list[Row], arguments: argparse.Namespace) -> dict[st
         ours[str(H)], stock[str(H)] = {}, {}
         for part in ("forward", "backward"):
             same = long if H == FITTED_H else [r for r in rows if (r["B"], r["H"]) == (ONE_B, H)]
-            least = min(row["stock"][part] for row in at_fitted) / 1e3
+            least = min(row["stock"][part] for row in at_fitted)
             if H == FITTED_H:
                 terms = [(row, gpu.walk_terms(row["T"], row["B"])) for row in same]
                 ours[str(H)][part] = solve((t, walked(row, part)) for row, t in terms)
-                found = solve((t, row["stock"][part] / 1e3) for row, t in terms)
+                found = solve((t, row["stock"][part]) for row, t in terms)
             else:
                 ours[str(H)][part] = single(same, lambda row: walked(row, part))  # noqa: B023
-                found = single(same, lambda row: row["stock"][part] / 1e3)  # noqa: B023
+                found = single(same, lambda row: row["stock"][part])  # noqa: B023
             stock[str(H)][part] = {"least": least, "terms": found}
-    states = 2 if cell == "lstm" else 1
+    states = 2 if cell == "LSTM" else 1
     resident, coefficients = chunked(long, states, arguments.processors)
     least = {
         "forward": min(walked(row, "forward") for row in at_fitted),
-        "backward": min(t["backward"] for row in at_fitted for t in row["plans"].values()) / 1e3,
+        "backward": min(t["backward"] for row in at_fitted for t in row["plans"].values()),
     }
     return {
         "resident": resident, "chunked": coefficients, "least": least, "ours": ours, "stock": stock
@@ -88,8 +91,8 @@ def fitted(cell: str, rows: list[Row], arguments: argparse.Namespace) -> dict[st
 def walked(row: Row, part: str) -> float:
     """Seconds of the linear plan; of the forward, which is the same in all plans, the least."""
     if part == "backward":
-        return row["plans"]["linear"]["backward"] / 1e3
-    return min(times["forward"] for times in row["plans"].values()) / 1e3
+        return float(row["plans"]["linear"]["backward"])
+    return min(float(times["forward"]) for times in row["plans"].values())
 
 
 def solve(equations: Iterable[tuple[tuple[float, ...], float]]) -> list[float]:
@@ -117,7 +120,7 @@ def chunked(rows: list[Row], states: int, processors: int) -> tuple[int, list[fl
                 if name != "linear":
                     size = (row["T"], row["B"], row["H"], int(name[1:]))
                     terms = gpu.chunk_terms(*size, states, resident, processors)
-                    yield terms, times["backward"] / 1e3
+                    yield terms, times["backward"]
 
     tried = {resident: residual(equations(resident)) for resident in range(2, 13)}
     best = min(tried, key=lambda resident: tried[resident][0])
@@ -125,9 +128,12 @@ def chunked(rows: list[Row], states: int, processors: int) -> tuple[int, list[fl
 
 
 def compare(rows: list[Row]) -> None:
+    def ms(seconds: float) -> str:
+        return f"{seconds * 1e3:7.3f}"
+
     print("milliseconds; cost: of the chosen plan's backward, over the best one's")
     for row in rows:
-        layer = gpu.Layer(row["cell"], row["T"], row["B"], row["H"])
+        layer = gpu.Layer(OPERATORS[row["cell"]], row["T"], row["B"], row["H"])
         plan = gpu.choose(layer, "auto")
         name = f"c{plan.chunk}" if plan.chunk else "linear"
         found, best = row["plans"][name], row["plans"][row["best"]]
@@ -135,9 +141,9 @@ def compare(rows: list[Row]) -> None:
         left = " LEFT TO CUDNN" if gpu.hand_over(layer, 1, 1) else ""
         print(
             f"{row['cell']:>9} B={row['B']:<4} T={row['T']:<6} H={row['H']:<4}{name:>7} "
-            f"{found['backward']:7.3f} (estimate {plan.seconds * 1e3:7.3f}), best {row['best']:>6} "
-            f"{best['backward']:7.3f}, cost {cost:.2f}, cuDNN {stock['backward']:7.3f} (estimate "
-            f"{layer.stock('backward') * 1e3:7.3f}), both {stock['both'] / found['both']:5.2f}x"
+            f"{ms(found['backward'])} (estimate {ms(plan.seconds)}), best {row['best']:>6} "
+            f"{ms(best['backward'])}, cost {cost:.2f}, cuDNN {ms(stock['backward'])} (estimate "
+            f"{ms(layer.stock('backward'))}), both {stock['both'] / found['both']:5.2f}x"
             f"{left}"
         )
 

@@ -15,6 +15,7 @@ stock_is_faster, why_cudnn = recurrent._stock_is_faster, recurrent._why_cudnn
 RECORD = Path(__file__).parents[1] / gpu.RECORD
 ROWS = json.loads(RECORD.read_text())["rows"]
 CELLS = ("rnn_tanh", "rnn_relu", "gru", "lstm")
+OPERATORS = {"RNN": "rnn_tanh", "GRU": "gru", "LSTM": "lstm"}
 # A machine of free overheads: what is left is the table of work and depth.
 IDEAL = Machine(10**6, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, groups=False)
 
@@ -94,13 +95,13 @@ each_row = pytest.mark.parametrize(
 
 @each_row
 def test_the_plan_on_cuda_costs_little_more_than_the_best_measured(row):
-    layer = gpu.Layer(row["cell"], row["T"], row["B"], row["H"])
+    layer = gpu.Layer(OPERATORS[row["cell"]], row["T"], row["B"], row["H"])
     plan = gpu.choose(layer, "auto")
     chosen = row["plans"][name(plan)]["backward"]
     best = min(times["backward"] for times in row["plans"].values())
     # Short calls last as long as the host takes, up to 0.02 ms more for the first plan of a turn.
-    assert chosen <= 1.1 * best or (row["T"] <= 300 and chosen <= best + 0.02)
-    assert plan.seconds * 1e3 == pytest.approx(chosen, rel=0.2) or row["T"] <= 300
+    assert chosen <= 1.1 * best or (row["T"] <= 300 and chosen <= best + 2e-5)
+    assert plan.seconds == pytest.approx(chosen, rel=0.2) or row["T"] <= 300
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def test_kernels_that_were_not_measured_leave_the_layer_to_cudnn():
 
 @each_row
 def test_cudnn_takes_over_exactly_where_it_was_measured_to_be_faster(row, all_measured):
-    layer = gpu.Layer(row["cell"], row["T"], row["B"], row["H"])
+    layer = gpu.Layer(OPERATORS[row["cell"]], row["T"], row["B"], row["H"])
     ours = row["plans"][name(gpu.choose(layer, "auto"))]["both"]
     why = gpu.hand_over(layer, 1, 1)
     assert (why is not None) == (ours > row["stock"]["both"])

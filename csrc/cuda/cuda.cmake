@@ -1,9 +1,11 @@
 # _C_cuda: built wherever an nvcc is found, with or without a GPU; skipped with a message
 # otherwise. BPPSA_CUDA=OFF skips it too.
 option(BPPSA_CUDA "Build the CUDA kernels if an nvcc is found" ON)
-# What is compiled for 80 runs on 86 and 89 too; PTX of each serves the later ones. The recurrent
-# kernels are many, two minutes an architecture: the first of theirs is the least compute capability
-# that bppsa_lightning/ops/recurrent.py takes them to run on.
+# What is compiled for 80 runs on 86 and 89 too. Each source is translated to PTX once, for 80 (and
+# apart from that for what is older, or by itself if it needs 90), and from there to code for every
+# architecture: of a build's time the translation is more than half. The PTX serves later ones. The
+# first of the recurrent kernels' architectures is the least compute capability that
+# bppsa_lightning/ops/recurrent.py takes them to run on.
 set(BPPSA_CUDA_ARCHITECTURES "75;80;90;100;120" CACHE STRING "CUDA architectures of _C_cuda")
 set(BPPSA_CUDA_RECURRENT_ARCHITECTURES "80;90" CACHE STRING "those of its recurrent kernels")
 
@@ -31,22 +33,66 @@ if(NOT EXISTS "${CMAKE_MATCH_1}/nvcc")
   return()
 endif()
 set(CMAKE_CUDA_COMPILER "${CMAKE_MATCH_1}/nvcc")
-set(CMAKE_CUDA_ARCHITECTURES ${BPPSA_CUDA_ARCHITECTURES})
+set(CMAKE_CUDA_ARCHITECTURES OFF)  # bppsa_architectures says which
 set(CMAKE_CUDA_STANDARD 20)
 enable_language(CUDA)
+
+# Code for `architectures`, rising, by way of PTX for the first of them, which is kept.
+function(bppsa_architectures target)
+  list(GET ARGN 0 first)
+  list(TRANSFORM ARGN PREPEND "sm_" OUTPUT_VARIABLE code)
+  list(JOIN code "," code)
+  target_compile_options(
+    ${target} PRIVATE "--generate-code=arch=compute_${first},code=[compute_${first},${code}]")
+endfunction()
+
+# Those of a list that are older than 80, and the others.
+function(bppsa_split architectures)
+  set(old ${architectures})
+  list(FILTER old INCLUDE REGEX "^[1-7][0-9]$")
+  set(new ${architectures})
+  list(FILTER new EXCLUDE REGEX "^[1-7][0-9]$")
+  list(SORT old COMPARE NATURAL)
+  list(SORT new COMPARE NATURAL)
+  set(old ${old} PARENT_SCOPE)
+  set(new ${new} PARENT_SCOPE)
+endfunction()
 
 file(GLOB BPPSA_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cu)
 file(GLOB BPPSA_CUDA_RECURRENT CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/recurrent_*.cu)
 list(REMOVE_ITEM BPPSA_CUDA_SOURCES ${BPPSA_CUDA_RECURRENT})
+set(clusters_source ${CMAKE_CURRENT_SOURCE_DIR}/cuda/recurrent_clusters.cu)
+list(REMOVE_ITEM BPPSA_CUDA_RECURRENT ${clusters_source})
+set(clusters ${BPPSA_CUDA_RECURRENT_ARCHITECTURES})
+list(FILTER clusters EXCLUDE REGEX "^[1-8][0-9]$")
+set(BPPSA_HAS_CLUSTERS 1)
+if(NOT clusters)  # never launched, but linked
+  set(clusters ${BPPSA_CUDA_RECURRENT_ARCHITECTURES})
+  set(BPPSA_HAS_CLUSTERS 0)
+endif()
+list(SORT clusters COMPARE NATURAL)
+
 add_library(cuda_recurrent OBJECT ${BPPSA_CUDA_RECURRENT})
-set_target_properties(cuda_recurrent PROPERTIES POSITION_INDEPENDENT_CODE ON
-                      CUDA_ARCHITECTURES "${BPPSA_CUDA_RECURRENT_ARCHITECTURES}")
-add_library(_C_cuda MODULE ${BPPSA_CUDA_SOURCES} $<TARGET_OBJECTS:cuda_recurrent>)
+add_library(cuda_clusters OBJECT ${clusters_source})
+add_library(_C_cuda MODULE ${BPPSA_CUDA_SOURCES} $<TARGET_OBJECTS:cuda_recurrent>
+                           $<TARGET_OBJECTS:cuda_clusters>)
+set_target_properties(cuda_recurrent cuda_clusters PROPERTIES POSITION_INDEPENDENT_CODE ON)
 set_target_properties(_C_cuda PROPERTIES PREFIX "" CUDA_RUNTIME_LIBRARY Static)
+bppsa_architectures(cuda_clusters ${clusters})
+set(cuda_recurrent_architectures ${BPPSA_CUDA_RECURRENT_ARCHITECTURES})
+set(_C_cuda_architectures ${BPPSA_CUDA_ARCHITECTURES})
+foreach(target cuda_recurrent _C_cuda)
+  bppsa_split("${${target}_architectures}")
+  foreach(group old new)
+    if(${group})
+      bppsa_architectures(${target} ${${group}})
+    endif()
+  endforeach()
+endforeach()
 string(REPLACE ";" "," architectures "${BPPSA_CUDA_RECURRENT_ARCHITECTURES}")
 target_compile_definitions(_C_cuda PRIVATE "BPPSA_RECURRENT_ARCHITECTURES=\"${architectures}\"")
-foreach(target cuda_recurrent _C_cuda)
-  target_compile_definitions(${target} PRIVATE USE_CUDA)
+foreach(target cuda_recurrent cuda_clusters _C_cuda)
+  target_compile_definitions(${target} PRIVATE USE_CUDA BPPSA_HAS_CLUSTERS=${BPPSA_HAS_CLUSTERS})
   target_compile_options(${target} PRIVATE --threads=2 -Xcompiler=-Wall)
   target_link_libraries(${target} PRIVATE torch_stable)
 endforeach()

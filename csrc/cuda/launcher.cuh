@@ -16,6 +16,11 @@
 #include <type_traits>
 #include <vector>
 
+// Whether recurrent_clusters.cu is compiled for a compute capability of 9.0 or later (cuda.cmake).
+#ifndef BPPSA_HAS_CLUSTERS
+#define BPPSA_HAS_CLUSTERS 0
+#endif
+
 namespace bppsa::cuda {
 
 template <typename... Doing>
@@ -34,7 +39,7 @@ class Launcher {
     stream_ = static_cast<cudaStream_t>(stream);
     shared_limit = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     processors = attribute(cudaDevAttrMultiProcessorCount, device);
-    clusters = attribute(cudaDevAttrClusterLaunch, device) != 0;
+    clusters = BPPSA_HAS_CLUSTERS && attribute(cudaDevAttrClusterLaunch, device) != 0;
   }
 
   /// Uninitialised scratch of `count` numbers. It lives as long as the launcher; torch's allocator
@@ -54,13 +59,7 @@ class Launcher {
   void operator()(const char* name, void (*kernel)(Parameters...), int64_t tasks, int threads,
                   size_t shared, const Arguments&... arguments) {
     if (tasks == 0) return;
-    if (shared > kSharedWithoutOptIn) {
-      // Always the same value: host threads that launch with different needs do not disturb each
-      // other.
-      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(shared_limit)),
-            "asking for large shared memory for kernel ", name);
-    }
+    ask_for(shared, name, kernel);
     const auto blocks = static_cast<unsigned>(std::min(tasks, kGridLimit));
     kernel<<<blocks, threads, shared, stream_>>>(arguments...);
     check(cudaGetLastError(), "launching kernel ", name, " with ", blocks, " blocks of ", threads,
@@ -72,6 +71,7 @@ class Launcher {
   void in_clusters(int size, const char* name, void (*kernel)(Parameters...), int64_t tasks,
                    int threads, size_t shared, const Arguments&... arguments) {
     if (tasks == 0) return;
+    ask_for(shared, name, kernel);
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim.x = size;
@@ -89,12 +89,23 @@ class Launcher {
 
   size_t shared_limit;                     // bytes of shared memory one block can have
   int processors;                          // streaming multiprocessors
-  bool clusters;                           // whether blocks can share a cluster
+  bool clusters;                           // whether blocks can share a cluster, and are built to
   size_t scratch_limit = size_t{1} << 30;  // bytes of products to hold at a time
 
  private:
   static constexpr size_t kSharedWithoutOptIn = 48 * 1024;
   static constexpr int64_t kGridLimit = 2147483647;
+
+  /// Lets a kernel have `shared` bytes of shared memory.
+  template <class Kernel>
+  void ask_for(size_t shared, const char* name, Kernel kernel) {
+    if (shared <= kSharedWithoutOptIn) return;
+    // Always the same value: host threads that launch with different needs do not disturb each
+    // other.
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared_limit)),
+          "asking for large shared memory for kernel ", name);
+  }
 
   static int attribute(cudaDeviceAttr which, int device) {
     int value = 0;

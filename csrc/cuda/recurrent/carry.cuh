@@ -84,43 +84,53 @@ __global__ void __launch_bounds__(64)
       now[e] = e < N ? carries(chunks - 2, b)[e] : T(0);
       next[e] = 0;
     }
-    ProductRow<T, kN> ring[kRing];
-    int64_t ahead = chunks - 2;
-    const auto fetch = [&](ProductRow<T, kN>& slot) {
-      if (ahead >= 1) slot.fetch(products, ahead, b, r);
-      --ahead;
-    };
-#pragma unroll
-    for (int slot = 0; slot < kRing; ++slot) fetch(ring[slot]);
-    __syncthreads();
+    // Rounds over the ring, until a product is not trusted. Then its chunk is walked, and the ring is
+    // filled again behind it. (The walk inside the rounds would be compiled once a slot.)
     for (int64_t k = chunks - 2; k >= 1;) {
+      ProductRow<T, kN> ring[kRing];
+      int64_t ahead = k;
+      const auto fetch = [&](ProductRow<T, kN>& slot) {
+        if (ahead >= 1) slot.fetch(products, ahead, b, r);
+        --ahead;
+      };
 #pragma unroll
-      for (int slot = 0; slot < kRing; ++slot) {
-        if (k < 1) break;
-        T y = ring[slot].times(now);
-        const T peak = ring[slot].peak();
-        fetch(ring[slot]);
-        if (owns) next[r] = y;
-        if (!trusted(y, peak, now[r])) {
-          report_untrusted();
-          const int unit = smaller(static_cast<int>(threadIdx.x), H - 1);
-          T g[1][S];
+      for (int slot = 0; slot < kRing; ++slot) fetch(ring[slot]);
+      __syncthreads();
+      bool walks = false;
+      while (k >= 1 && !walks) {
 #pragma unroll
-          for (int s = 0; s < S; ++s) g[0][s] = now[s * H + unit];
-          walk_back<Cell, CarryShape, false>(view, weights, b, (k + 1) * span, k * span, g, panes);
-          if (static_cast<int>(threadIdx.x) < H) {
-#pragma unroll
-            for (int s = 0; s < S; ++s) next[s * H + unit] = g[0][s];
-          }
-          __syncthreads();
-          y = next[r];
+        for (int slot = 0; slot < kRing; ++slot) {
+          if (k < 1 || walks) break;
+          const T y = ring[slot].times(now);
+          const T peak = ring[slot].peak();
+          fetch(ring[slot]);
+          if (owns) next[r] = y;
+          walks = !trusted(y, peak, now[r]);
+          if (walks) break;
+          if (owns) carries(k - 1, b)[r] = y;
+          T* const before = now;
+          now = next;
+          next = before;
+          --k;
         }
-        if (owns) carries(k - 1, b)[r] = y;
-        T* const before = now;
-        now = next;
-        next = before;
-        --k;
       }
+      if (!walks) break;
+      report_untrusted();
+      const int unit = smaller(static_cast<int>(threadIdx.x), H - 1);
+      T g[1][S];
+#pragma unroll
+      for (int s = 0; s < S; ++s) g[0][s] = now[s * H + unit];
+      walk_back<Cell, CarryShape, false>(view, weights, b, (k + 1) * span, k * span, g, panes);
+      if (static_cast<int>(threadIdx.x) < H) {
+#pragma unroll
+        for (int s = 0; s < S; ++s) next[s * H + unit] = g[0][s];
+      }
+      __syncthreads();
+      if (owns) carries(k - 1, b)[r] = next[r];
+      T* const before = now;
+      now = next;
+      next = before;
+      --k;
     }
     __syncthreads();  // the next sample reuses the shared memory
   }

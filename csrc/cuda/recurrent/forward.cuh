@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
     const auto fetch = [&](bool inside, typename Side::Raw(&slot)[kPasses]) {
       if (inside || ahead > 0) {
 #pragma unroll 1
-        for (int p = 0; p < kPasses; ++p) slot[p] = Side::fetch(input, H, unit[p]);
+        for (int p = 0; p < passes; ++p) slot[p] = Side::fetch(input, H, unit[p]);
       }
       input += input_step;
       --ahead;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
       T* const next = shared + (slot + 1) % 2 * pitch;
       typename Side::Raw raw[kPasses];
 #pragma unroll 1
-      for (int p = 0; p < kPasses; ++p) raw[p] = ring[slot][p];
+      for (int p = 0; p < passes; ++p) raw[p] = ring[slot][p];
       fetch(inside, ring[slot]);
 #pragma unroll 1
       for (int p = 0; p < kPasses; ++p) {
@@ -151,9 +151,11 @@ __global__ void __launch_bounds__(Shape::kThreads)
     // Rounds of kAhead steps, unrolled, so that every slot of the ring is a fixed set of registers;
     // as long as all that a round fetches is inside, nothing is tested.
     int left = static_cast<int>(view.T_);
-    for (; left >= 2 * kAhead; left -= kAhead) {
+    if constexpr (Shape::kUntested) {
+      for (; left >= 2 * kAhead; left -= kAhead) {
 #pragma unroll
-      for (int slot = 0; slot < kAhead; ++slot) step(true, slot);
+        for (int slot = 0; slot < kAhead; ++slot) step(true, slot);
+      }
     }
     while (left > 0) {
 #pragma unroll
@@ -185,21 +187,25 @@ bool takes_scalars(int H, const Launcher& launch) {
   return takes;
 }
 
+template <class Cell, class Shape, bool kScalarInput>
+void walk_forward_in(const ForwardView<typename Cell::scalar_t>& view, Launcher& launch) {
+  using T = typename Cell::scalar_t;
+  const size_t vectors = 2 * padded<T, Shape>(view.H) * sizeof(T);
+  const int staged = staged_pieces<T, Cell::kGates, Shape>(view.H, vectors, launch.shared_limit);
+  launch_units<Shape>(launch, "forward", recurrent_forward_kernel<Cell, Shape, kScalarInput>,
+                      view.B, unit_threads<Shape>(view.H),
+                      vectors + staged_bytes<T, Cell::kGates, Shape>(view.H, staged), view, staged);
+}
+
 template <class Cell, bool kScalarInput>
 void walk_forward(const ForwardView<typename Cell::scalar_t>& view, Launcher& launch) {
-  using T = typename Cell::scalar_t;
-  with_unit_shape<T, Cell::kGates, false>(view.H, launch, [&](auto shape) {
-    using Shape = decltype(shape);
-    if constexpr (!kScalarInput || kTakesScalars<Shape>) {
-      const size_t vectors = 2 * padded<T, Shape>(view.H) * sizeof(T);
-      const int staged =
-          staged_pieces<T, Cell::kGates, Shape>(view.H, vectors, launch.shared_limit);
-      launch_units<Shape>(launch, "forward", recurrent_forward_kernel<Cell, Shape, kScalarInput>,
-                          view.B, unit_threads<Shape>(view.H),
-                          vectors + staged_bytes<T, Cell::kGates, Shape>(view.H, staged), view,
-                          staged);
-    }
-  });
+  with_unit_shape<typename Cell::scalar_t, Cell::kGates, false>(
+      view.H, launch, [&](auto shape) {
+        using Shape = decltype(shape);
+        if constexpr (!kScalarInput || kTakesScalars<Shape>) {
+          walk_forward_in<Cell, Shape, kScalarInput>(view, launch);
+        }
+      });
 }
 
 }  // namespace bppsa::cuda

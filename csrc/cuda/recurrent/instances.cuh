@@ -16,6 +16,18 @@
       const Inputs<CELL::scalar_t>&, int64_t, const CELL::scalar_t*, CELL::scalar_t*,              \
       const ParameterGradients<CELL::scalar_t>&, Launcher&);
 
+// The kernels in clusters (shape.cuh): these alone need a compute capability of 9.0, and are compiled
+// apart, in recurrent_clusters.cu; all others are translated to PTX once for all architectures.
+#define BPPSA_CLUSTER_INSTANCE(PREFIX, CELL)                                                     \
+  PREFIX template void walk_forward_in<CELL, ClusterShape<false>, false>(                        \
+      const ForwardView<CELL::scalar_t>&, Launcher&);                                            \
+  PREFIX template void walk_forward_in<CELL, ClusterShape<false>, true>(                         \
+      const ForwardView<CELL::scalar_t>&, Launcher&);                                            \
+  PREFIX template void replay_in<CELL, ClusterShape<true>>(const BackwardView<CELL::scalar_t>&,  \
+                                                           int64_t, int64_t,                     \
+                                                           const StateCarries<CELL::scalar_t>&,  \
+                                                           Launcher&);
+
 namespace bppsa::cuda {
 
 template <typename T>
@@ -25,6 +37,9 @@ using RnnRelu = RnnCell<T, Phi::relu>;
 
 BPPSA_DENSE_TREE_INSTANCE(extern, float)
 BPPSA_DENSE_TREE_INSTANCE(extern, double)
+
+BPPSA_CLUSTER_INSTANCE(extern, GruCell<float>)
+BPPSA_CLUSTER_INSTANCE(extern, LstmCell<float>)
 
 BPPSA_RECURRENT_INSTANCE(extern, RnnTanh<float>)
 BPPSA_RECURRENT_INSTANCE(extern, RnnTanh<double>)

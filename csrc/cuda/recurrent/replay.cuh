@@ -59,19 +59,24 @@ __global__ void __launch_bounds__(Shape::kThreads)
   }
 }
 
+template <class Cell, class Shape>
+void replay_in(const BackwardView<typename Cell::scalar_t>& view, int64_t span, int64_t chunks,
+               const StateCarries<typename Cell::scalar_t>& carries, Launcher& launch) {
+  using T = typename Cell::scalar_t;
+  const size_t vectors = 2 * Cell::kGates * padded<T, Shape>(view.H) * sizeof(T);
+  const int staged = staged_pieces<T, Cell::kGates, Shape>(view.H, vectors, launch.shared_limit);
+  launch_units<Shape>(launch, "replay", recurrent_replay_kernel<Cell, Shape>, chunks * view.B,
+                      unit_threads<Shape>(view.H),
+                      vectors + staged_bytes<T, Cell::kGates, Shape>(view.H, staged), view, span,
+                      chunks, carries, staged);
+}
+
 template <class Cell>
 void replay_recurrent(const BackwardView<typename Cell::scalar_t>& view, int64_t span,
                       int64_t chunks, const StateCarries<typename Cell::scalar_t>& carries,
                       Launcher& launch) {
-  using T = typename Cell::scalar_t;
-  with_unit_shape<T, Cell::kGates, true>(view.H, launch, [&](auto shape) {
-    using Shape = decltype(shape);
-    const size_t vectors = 2 * Cell::kGates * padded<T, Shape>(view.H) * sizeof(T);
-    const int staged = staged_pieces<T, Cell::kGates, Shape>(view.H, vectors, launch.shared_limit);
-    launch_units<Shape>(launch, "replay", recurrent_replay_kernel<Cell, Shape>, chunks * view.B,
-                        unit_threads<Shape>(view.H),
-                        vectors + staged_bytes<T, Cell::kGates, Shape>(view.H, staged), view, span,
-                        chunks, carries, staged);
+  with_unit_shape<typename Cell::scalar_t, Cell::kGates, true>(view.H, launch, [&](auto shape) {
+    replay_in<Cell, decltype(shape)>(view, span, chunks, carries, launch);
   });
 }
 

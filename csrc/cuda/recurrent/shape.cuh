@@ -32,6 +32,9 @@ struct UnitShape {
   static constexpr bool kWhole = whole;  // nothing is left
   static constexpr int kSplit = split, kHeld = held, kThreads = threads, kPasses = passes;
   static constexpr int kAhead = ahead;  // steps whose inputs are in flight
+  // Whether most steps are compiled apart, without a test for the end of the sequence: not where
+  // each of them takes long, and the code is large.
+  static constexpr bool kUntested = passes == 1;
   static constexpr bool kOneWarp = threads == 32;
   static constexpr int kUnits = threads / split;  // of one pass
   static_assert(ahead % 2 == 0, "two panes of shared memory take turns");
@@ -77,8 +80,12 @@ size_t staged_bytes(int H, int pieces) {
 
 constexpr int kMostUnits = 4096;
 
-/// Calls run(shape) with the shape for H units of G gates. Backwards one sum a unit is handed over,
-/// forwards one a gate: fewer units share there.
+/// A sample of 129 … 256 units of several gates, in float32, on eight blocks. Backwards one sum a
+/// unit is handed over, forwards one a gate: fewer units share there, here and below.
+template <bool kBack>
+using ClusterShape = UnitShape<8, 8, true, 256, 1, 2, 8, kBack ? 4 : 2>;
+
+/// Calls run(shape) with the shape for H units of G gates.
 template <typename T, int G, bool kBack, class Run>
 void with_unit_shape(int H, const Launcher& launch, Run run) {
   if constexpr (sizeof(T) == 4) {
@@ -93,12 +100,11 @@ void with_unit_shape(int H, const Launcher& launch, Run run) {
     if constexpr (G == 1) {
       if (H <= 256) return run(UnitShape<2, 16, false, 512, 1, 2, 1, 8>{});
     } else {
-      if (H <= 256 && launch.clusters) return run(UnitShape<8, 8, true, 256, 1, 2, 8, many>{});
+      if (H <= 256 && launch.clusters) return run(ClusterShape<kBack>{});
     }
   } else {
     if (H <= 32) return run(UnitShape<4, 4, true, 128, 1, 4>{});
   }
-  if (H <= 512) return run(UnitShape<4, 0, false, 512, 4, 2>{});
   run(UnitShape<4, 0, false, 512, kMostUnits / 128, 2>{});
 }
 

@@ -153,9 +153,11 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
   // Rounds of kAhead steps, unrolled, so that every slot of the ring is a fixed set of registers;
   // as long as all that a round fetches is inside, nothing is tested.
   int left = static_cast<int>(last - first);
-  for (; left > 2 * kAhead; left -= kAhead) {
+  if constexpr (Shape::kUntested) {
+    for (; left > 2 * kAhead; left -= kAhead) {
 #pragma unroll
-    for (int slot = 0; slot < kAhead; ++slot) step(true, slot);
+      for (int slot = 0; slot < kAhead; ++slot) step(true, slot);
+    }
   }
   while (left > 0) {
 #pragma unroll

@@ -1,0 +1,175 @@
+"""The rows of a benchmark_recurrent.py record, as lines, as a table and as a picture.
+
+    python experiments/recurrent_pictures.py experiments/records/nvidia_h100.json
+
+prints the table of a record and draws its picture beside it, on any machine.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import record
+from recurrent_ways import PARTS
+
+Row = dict[str, Any]
+# Of the paper's sweeps, those that a row belongs to: the letter that varies, and the others' sizes.
+SWEEPS: dict[str, dict[str, int]] = {
+    "T": {"B": 16, "H": 20}, "B": {"T": 1000, "H": 20}, "H": {"B": 16, "T": 1000},
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("record", type=Path, help="a .json written by benchmark_recurrent.py")
+    path = parser.parse_args().record
+    results = json.loads(path.read_text())
+    print(table(results["rows"]))
+    draw(results, path.with_suffix(".png"))
+    print(f"picture: {path.with_suffix('.png')}")
+
+
+HEAD = ("cell", "B", "T", "H", "I", "fwd", "bwd", "both", "stock fwd", "bwd", "both", "JAX")
+
+
+def heading() -> str:
+    return "".join(f"{name:>9}" for name in (*HEAD, "fwd x", "bwd x", "both x", "JAX x"))
+
+
+def line(row: Row) -> str:
+    """A row for the terminal: milliseconds, then times faster than stock and than JAX."""
+    cells = [f"{row[k]:>9}" for k in ("cell", "B", "T", "H", "I")]
+    for who in ("ours", "stock"):
+        cells += [f"{row[who][p] * 1e3:>9.3f}" if who in row else f"{'-':>9}" for p in PARTS]
+    cells.append(f"{row['jax']['both'] * 1e3:>9.3f}" if "jax" in row else f"{'-':>9}")
+    ratios = row.get("ratio_stock", {})
+    cells += [f"{ratios[p]:>8.2f}x" if p in ratios else f"{'-':>9}" for p in PARTS]
+    cells.append(f"{row['ratio_jax']['both']:>8.2f}x" if "jax" in row else f"{'-':>9}")
+    return "".join(cells) + "".join(f"   {text}" for text in _remarks(row))
+
+
+def _remarks(row: Row) -> list[str]:
+    settings = " ".join(f"{name}={value}" for name, value in row.get("settings", {}).items())
+    best = ""
+    if row.get("plans"):
+        times = row["plans"][row["best"]]
+        best = f"{row['algorithm']}; best {row['best']} {times['backward'] * 1e3:.3f}"
+    left = "" if row["scanned"] else "left to PyTorch"
+    failed = f"stock fails: {row['stock_fails']}" if "stock_fails" in row else ""
+    return [text for text in (settings, best, left, failed) if text]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Rows in Markdown, as the README has them; those left to PyTorch are marked."""
+    jax = any("jax" in row for row in rows)
+    head = ["cell", "B", "T", "H", "I", "ours", "stock PyTorch", "backward", "both"]
+    lines = [head + ["JAX (jit)"] * jax, ["---"] * (len(head) + jax)]
+    for row in map(_attached, rows):
+        cells = [str(row[k]) for k in ("cell", "B", "T", "H", "I")]
+        cells[0] += "".join(f", {n} {v}" for n, v in row.get("settings", {}).items())
+        left = "" if row["scanned"] else " (PyTorch)"
+        cells.append(f"{row['ours']['both'] * 1e3:.2f} ms{left}")
+        cells.append(f"{row['stock']['both'] * 1e3:.1f} ms" if "stock" in row else "fails")
+        ratios = row.get("ratio_stock", {})
+        cells += [f"{ratios[p]:.1f}x" if p in ratios else "-" for p in ("backward", "both")]
+        if jax:
+            cells.append(f"{row['ratio_jax']['both']:.1f}x" if "jax" in row else "-")
+        lines.append(cells)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _attached(row: Row) -> Row:
+    """The row, with the best plan's operators for the layer where only they were measured."""
+    if "ours" in row:
+        return row
+    ours, stock = row["plans"][row["best"]], row["stock"]
+    ratios = {part: stock[part] / ours[part] for part in PARTS}
+    return row | {"ours": ours, "ratio_stock": ratios, "scanned": True}
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Sweeps where rows are enough for one; otherwise a bar a row. Without matplotlib: nothing."""
+    try:
+        record.pyplot()
+    except ImportError:
+        print("no picture: matplotlib is not installed; recurrent_pictures.py draws it elsewhere")
+        return
+    rows = results["rows"]
+    swept = any(row.get("plans") for row in rows)
+    figure = _sweeps(rows, results.get("training")) if swept else _bars(rows)
+    record.save_figure(figure, path)
+
+
+def _sweeps(rows: Sequence[Row], training: dict[str, Any] | None) -> Any:
+    """Stock's time over ours, by T, by B, by H: of the layer as attached, and of the best plan."""
+    rows = [row for row in rows if "stock" in row]
+    figure, axes = record.pyplot().subplots(3, 3, figsize=(13, 10), layout="tight", sharey="row")
+    cells = list(dict.fromkeys(row["cell"] for row in rows))
+    for column, (letter, others) in enumerate(SWEEPS.items()):
+        for panels, part in zip(axes, PARTS, strict=True):
+            panel = panels[column]
+            for colour, cell in enumerate(cells):
+                mine = sorted(
+                    (r for r in rows if r["cell"] == cell and _belongs(r, others)),
+                    key=lambda r: r[letter],
+                )
+                if mine:
+                    _sweep(panel, mine, letter, part, cell, f"C{colour}")
+            panel.axhline(1, color="black", linewidth=0.8)
+            if panel.get_legend_handles_labels()[0]:
+                panel.set(xscale="log", yscale="log")
+                panel.legend(fontsize=8)
+            panel.set_xlabel(letter)
+            panel.set_title(f"{'whole step' if part == 'both' else part}: stock's time / ours")
+            panel.grid(alpha=0.3)
+    text = "filled: as attached; hollow: left to PyTorch; dashed: the best plan's operator alone"
+    if training:
+        text += f"\na training step through Trainer, RNN (16, 1000, 20): {training['ratio']:.2f}x"
+    figure.suptitle(text, fontsize=10)
+    return figure
+
+
+def _belongs(row: Row, others: dict[str, int]) -> bool:
+    return all(row[letter] == size for letter, size in others.items())
+
+
+def _sweep(panel: Any, rows: list[Row], letter: str, part: str, cell: str, colour: str) -> None:
+    sizes = [row[letter] for row in rows]
+    best = [row["stock"][part] / row["plans"][row["best"]][part] for row in rows]
+    panel.plot(sizes, best, "--", color=colour, linewidth=1, label=f"{cell}, best plan")
+    attached = [row for row in rows if "ours" in row]
+    if not attached:
+        return
+    ratios = [row["ratio_stock"][part] for row in attached]
+    panel.plot([row[letter] for row in attached], ratios, color=colour, label=cell)
+    for ratio, row in zip(ratios, attached, strict=True):
+        face = colour if row["scanned"] else "white"
+        panel.plot(row[letter], ratio, "o", color=colour, markerfacecolor=face)
+
+
+def _bars(rows: Sequence[Row]) -> Any:
+    cells = list(dict.fromkeys(row["cell"] for row in rows))
+    figure, axes = record.pyplot().subplots(
+        1, len(cells), figsize=(6 * len(cells), 5), sharey=True, squeeze=False, layout="tight"
+    )
+    size: Callable[[Row], int] = lambda r: r["T"] * r["B"] * r["H"]  # noqa: E731
+    for panel, cell in zip(axes[0], cells, strict=True):
+        mine = sorted((r for r in rows if r["cell"] == cell), key=size)
+        colours = ["tab:blue" if r["scanned"] else "lightgray" for r in mine]
+        panel.bar(range(len(mine)), [r["ratio_stock"]["both"] for r in mine], color=colours)
+        panel.axhline(1, color="black", linewidth=0.8)
+        panel.set_yscale("log")
+        panel.set_title(f"{cell}: stock PyTorch's time / ours (gray: left to PyTorch)")
+        if len(mine) <= 40:
+            labels = [f"{r['B']},{r['T']},{r['H']},{r['I']}" for r in mine]
+            panel.set_xticks(range(len(mine)), labels, rotation=70, fontsize=8)
+            panel.set_xlabel("B,T,H,I")
+        else:
+            panel.set_xlabel("sizes, by T·B·H")
+    return figure
+
+
+if __name__ == "__main__":
+    main()
