@@ -27,16 +27,17 @@ class Request(ctypes.Structure):
     _fields_ = [
         ("cell", ctypes.c_char_p),
         ("dtype", ctypes.c_char_p),
-        *numbers("T", "B", "I", "H", "reverse"),
-        *pointers("x", "h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh"),
+        *numbers("T", "B", "I", "H", "P", "reverse"),
+        *pointers("x", "h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh", "w_hr"),
         ("x_strides", ctypes.c_int64 * 2),
-        *pointers("output", "gates", "c", "h_n", "c_n"),
+        *numbers("keep"),
+        *pointers("output", "gates", "c", "m", "h_n", "c_n"),
         ("algorithm", ctypes.c_char_p),
         *numbers("chunk", "levels"),
         *pointers("grad_output", "grad_h_n", "grad_c_n"),
         ("grad_strides", ctypes.c_int64 * 2),
         *pointers("rows", "grad_x", "grad_h0", "grad_c0"),
-        *pointers("grad_w_ih", "grad_w_hh", "grad_b_ih", "grad_b_hh"),
+        *pointers("grad_w_ih", "grad_w_hh", "grad_b_ih", "grad_b_hh", "grad_w_hr"),
         *DEVICE,
     ]
 
@@ -50,23 +51,28 @@ class Case(NamedTuple):
     incoming: dict  # output, h_n, c_n: their gradients; absent ones are missing
 
 
-def case(cell, T, B, I, H, reverse=False, initial=True, bias=True, incoming="all", gain=1.0):
+def case(
+    cell, T, B, I, H, reverse=False, initial=True, bias=True, incoming="all", gain=1.0, proj_size=0
+):
+    P = proj_size or H
     rng = torch.Generator().manual_seed(T + 7 * B + 31 * H)
 
     def some(*size):
         return torch.randn(size, generator=rng, dtype=torch.float64)
 
     rows, scale = GATES[cell] * H, gain / math.sqrt(H)
-    tensors = {"x": some(T, B, I), "w_ih": some(rows, I) * scale, "w_hh": some(rows, H) * scale}
+    tensors = {"x": some(T, B, I), "w_ih": some(rows, I) * scale, "w_hh": some(rows, P) * scale}
+    if proj_size:
+        tensors["w_hr"] = some(P, H) * scale
     if bias:
         tensors |= {"b_ih": some(rows) * 0.3, "b_hh": some(rows) * 0.3}
     if initial:
-        tensors["h0"] = some(B, H)
-    gradients = {"h_n": some(B, H)}
+        tensors["h0"] = some(B, P)
+    gradients = {"h_n": some(B, P)}
     if incoming == "all":
-        gradients["output"] = some(T, B, H)
+        gradients["output"] = some(T, B, P)
     if incoming == "expanded":
-        gradients["output"] = some(1, 1, H).expand(T, B, H)
+        gradients["output"] = some(1, 1, P).expand(T, B, P)
     if cell == "lstm":
         gradients["c_n"] = some(B, H)
         if initial:
@@ -77,14 +83,16 @@ def case(cell, T, B, I, H, reverse=False, initial=True, bias=True, incoming="all
 def oracle(case):
     """Outputs and gradients by torch's own layer, in float64."""
     t = {name: value.clone().requires_grad_() for name, value in case.tensors.items()}
-    (B, H), I = case.incoming["h_n"].shape, t["x"].shape[2]
+    (B, P), I = case.incoming["h_n"].shape, t["x"].shape[2]
+    H = len(t["w_ih"]) // GATES[case.cell]
     kind = {"gru": nn.GRU, "lstm": nn.LSTM}.get(case.cell, nn.RNN)
     more = {"nonlinearity": case.cell[4:]} if kind is nn.RNN else {}
+    more |= {"proj_size": P} if "w_hr" in t else {}
     layer = kind(I, H, bias="b_ih" in t, dtype=torch.float64, **more)
     names = {"w_ih": "weight_ih_l0", "w_hh": "weight_hh_l0", "b_ih": "bias_ih_l0"}
-    names["b_hh"] = "bias_hh_l0"
+    names |= {"b_hh": "bias_hh_l0", "w_hr": "weight_hr_l0"}
     weights = {names[k]: v for k, v in t.items() if k in names}
-    h0 = t.get("h0", torch.zeros(B, H, dtype=torch.float64))
+    h0 = t.get("h0", torch.zeros(B, P, dtype=torch.float64))
     state = h0[None]
     if case.cell == "lstm":
         state = (state, t.get("c0", torch.zeros(B, H, dtype=torch.float64))[None])
@@ -120,6 +128,7 @@ def emulate(library):
         chunk=1,
         levels=0,
         batch_first=False,
+        keep=2,
         **device,
     ):
         t = {name: value.to(dtype) for name, value in case.tensors.items()}
@@ -130,12 +139,12 @@ def emulate(library):
                 value[:1, :1].to(dtype).expand(value.shape) if shared else value.to(dtype)
             )
         T, B, I = t["x"].shape
-        H = t["w_hh"].shape[1]
+        H, P = len(t["w_hh"]) // GATES[case.cell], t["w_hh"].shape[1]
         if batch_first:
             t["x"] = t["x"].transpose(0, 1).contiguous().transpose(0, 1)
         out = {
-            "output": (T, B, H), "gates": (T, B, H, 4), "c": (T, B, H), "h_n": (B, H),
-            "c_n": (B, H), "rows": (T, B, ROWS[case.cell], H), "grad_h0": (B, H),
+            "output": (T, B, P), "gates": (T, B, H, 4), "c": (T, B, H), "m": (T, B, H),
+            "h_n": (B, P), "c_n": (B, H), "rows": (T, B, ROWS[case.cell], H), "grad_h0": (B, P),
             "grad_c0": (B, H),
         } | {f"grad_{name}": t[name].shape for name in t if name not in ("h0", "c0")}  # fmt: skip
         out = {name: torch.full(size, math.nan, dtype=dtype) for name, size in out.items()}
@@ -147,7 +156,7 @@ def emulate(library):
         request = Request(
             cell=case.cell.encode(),
             dtype=name_of(dtype),
-            T=T, B=B, I=I, H=H, reverse=case.reverse,
+            T=T, B=B, I=I, H=H, P=P, reverse=case.reverse, keep=keep,
             **{name: value.data_ptr() for name, value in (t | out).items()},
             x_strides=t["x"].stride()[:2],
             algorithm=algorithm.encode(), chunk=chunk, levels=levels,
@@ -241,6 +250,39 @@ def test_many_columns_a_lane(emulate, cell):
     """One processor: two columns a lane pay early."""
     one = case(cell, 26, 4, 1, 20)
     check(emulate(one, algorithm="chunked", chunk=2, processors=1), one)
+
+
+@each_how
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_projections(emulate, how, reverse, dtype):
+    for I, H, P, options in (
+        (1, 6, 3, {}),
+        (3, 20, 19, {"initial": False, "bias": False}),
+        (1, 5, 1, {"incoming": "last"}),
+        (2, 7, 2, {"incoming": "expanded", "initial": False}),
+    ):
+        one = case("lstm", 11, 3, I, H, reverse=reverse, proj_size=P, **options)
+        check(emulate(one, dtype, batch_first=I == 3, **how), one, dtype)
+
+
+def test_a_projection_of_one_step_and_of_no_samples(emulate):
+    for T, B in ((1, 2), (2, 1), (3, 0)):
+        one = case("lstm", T, B, 2, 5, proj_size=3)
+        check(emulate(one), one)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@each_how
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gates_again(emulate, cell, how, reverse):
+    """Nothing but the states is kept; the gates' gradients take the gates' place."""
+    for I, H, options in ((1, 6, {}), (3, 20, {"initial": False, "bias": False}), (2, 33, {})):
+        if how["algorithm"] == "chunked" and H > 32:
+            continue
+        one = case(cell, 11, 3, I, H, reverse=reverse, **options)
+        for dtype, seed in ((torch.float32, 1), (torch.float32, 4), (torch.float64, 2)):
+            check(emulate(one, dtype, keep=1, seed=seed, **how), one, dtype)
 
 
 @each_cell

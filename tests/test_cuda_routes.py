@@ -14,7 +14,7 @@ from torch.nn.modules import rnn as rnn_module
 from torch.nn.utils import rnn as rnn_utils
 
 import bppsa_lightning as bl
-from bppsa_lightning.chains import refusal
+from bppsa_lightning.chains.packed import padded_steps
 from bppsa_lightning.ops import recurrent as operators
 from bppsa_lightning.planner import gpu, recurrent
 
@@ -75,7 +75,6 @@ LEFT = {
     "cuDNN is faster": (lambda: nn.GRU(1, 128, device="cuda"), "cuDNN is estimated to take 2."),
     "large": (lambda: nn.RNN(1, 257, device="cuda"), "again in every step"),
     "float64": (lambda: nn.RNN(1, 33, device="cuda", dtype=torch.float64), "H=33 in float64"),
-    "projected": (lambda: nn.LSTM(1, 20, proj_size=5, device="cuda"), "projections"),
 }
 
 
@@ -95,11 +94,20 @@ def test_without_cudnn_nothing_is_left_to_it():
     assert chain.calls == 1, chain.reason
 
 
-@pytest.mark.parametrize(("sizes", "alike"), [([4, 4], True), ([4, 3], False)])
-def test_padding_is_seen(sizes, alike):
+def test_projections_are_scanned():
+    chain, (output, (h, c)) = called(nn.LSTM(1, 20, proj_size=5, device="cuda"), ones(1000, 16, 1))
+    assert chain.calls == 1, chain.reason
+    assert (output.shape, h.shape, c.shape) == ((1000, 16, 5), (1, 16, 5), (1, 16, 20))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "steps"), [([4, 4], 4), ([5, 4, 3], 5), ([100] + [1] * 9, 101)]
+)
+def test_the_steps_of_the_padding_are_counted(lengths, steps):
+    """Those of the longest; and where padding would be most of it, those of each group's."""
     with unset_fake_temporarily():
-        x = rnn_utils.PackedSequence(torch.ones(sum(sizes), 3), torch.tensor(sizes))
-        assert refusal._of_one_length(x) == alike
+        x = rnn_utils.pack_sequence([torch.ones(length, 3) for length in lengths])
+        assert padded_steps(x.batch_sizes) == steps
 
 
 MISSING = {

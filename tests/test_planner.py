@@ -77,7 +77,8 @@ def test_calls_that_are_left_to_pytorch_are_those_that_were_slower(monkeypatch):
 def test_every_gate_is_kept_unless_that_takes_much_memory():
     assert planner.keep("lstm", 1000, 16, 20, CPU) == 2
     assert planner.keep("lstm", 30_000, 16, 20, CPU) == 1
-    assert planner.keep("lstm", 30_000, 16, 20, torch.device("cuda")) == 2
+    assert planner.keep("lstm", 30_000, 16, 20, CUDA) == 2
+    assert planner.keep("lstm", 30_000, 256, 64, CUDA) == 1
     assert planner.keep("lstm", 1000, 64, 256, CPU) == 2
 
 
@@ -157,6 +158,14 @@ def test_what_was_not_measured_beside_cudnn_goes_to_it(monkeypatch, all_measured
     # One block walks a sample: a batch beyond the multiprocessors is walked in turns.
     assert left(H=100, B=16, cell="rnn_tanh") is None
     assert "B=1000" in left(H=100, B=1000, cell="rnn_tanh")
+    # A projection's products are few beside T steps, and many beside large states.
+    assert left(cell="lstm", projected=10) is None
+    assert "cuDNN" in left(B=256, H=128, cell="lstm", projected=120)
+    # Of samples of different lengths cuDNN is taken to compute the steps that there are; ours walks
+    # the longest of each group, and moves rows about.
+    assert left(T=3000, spread=(30_000, 3000)) is None
+    assert "cuDNN" in left(T=10, spread=(100, 10))
+    assert "cuDNN" in left(B=256, T=1000, H=64, cell="rnn_tanh", spread=(1000 + 255, 1001))
     # cuDNN may run two directions side by side.
     assert left(H=64, cell="lstm") is None
     assert "both ways" in left(H=64, cell="lstm", directions=2)
@@ -170,6 +179,15 @@ def test_what_was_not_measured_beside_cudnn_goes_to_it(monkeypatch, all_measured
     monkeypatch.setattr(recurrent, "_gpu", lambda device: (132, False))
     assert "above 128" in left(H=256, cell="lstm") and left(H=64, cell="lstm") is None
     assert left(H=256, cell="rnn_tanh") is None
+
+
+def test_products_of_chunks_have_a_limit():
+    """Chunks of 8 steps of a long and large batch would take 12 GB."""
+    layer = gpu.Layer("lstm", 30_000, 256, 32)
+    for algorithm in ("auto", "chunked"):
+        plan = gpu.choose(layer, algorithm)
+        products = 0 if plan.algorithm == "linear" else -(-layer.T // plan.chunk)
+        assert products * 256 * 64 * 65 * 4 <= 2**30
 
 
 def test_fewer_multiprocessors_compose_less():

@@ -80,13 +80,14 @@ def ours(
     plan=LINEAR,
     reverse=False,
     dtype=torch.float32,
-    wanted=127,
+    wanted=255,
     device="cuda",
+    keep=2,
 ):
     t = {n: v.to(device, dtype) for n, v in operands.items()}
     g = {n: v.to(device, dtype) for n, v in gradients.items()}
     common = [t.get(n) for n in NAMES]
-    output, h_n, c_n, kept = torch.ops.bppsa.recurrent(cell, *common, reverse, 2, plan[0])
+    output, h_n, c_n, kept = torch.ops.bppsa.recurrent(cell, *common, reverse, keep, plan[0])
     algorithm, chunk, levels = plan
     grads = torch.ops.bppsa.recurrent_backward(
         *(cell, g.get("output"), g.get("h_n"), g.get("c_n"), output, kept, *common),
@@ -150,6 +151,37 @@ def test_strides(cell):
     operands["x"] = operands["x"].transpose(0, 1).contiguous().transpose(0, 1)
     for plan in PLANS:
         check(ours(cell, operands, gradients, plan), stock(cell, operands, gradients))
+
+
+@each_plan
+@pytest.mark.parametrize("reverse", [False, True])
+def test_projections(plan, reverse):
+    """An LSTM whose state is projected, against the CPU's operator in float64."""
+    for T, B, I, H, P in ((1, 3, 2, 5, 2), (60, 3, 1, 20, 7), (40, 5, 3, 40, 12)):
+        for initial in (True, False):
+            operands = layer("lstm", T, B, I, H, initial)
+            operands["w_hr"] = operands["w_hh"][:P, :].contiguous()
+            operands["w_hh"] = operands["w_hh"][:, :P].contiguous()
+            if initial:
+                operands["h0"] = operands["h0"][:, :P].contiguous()
+            gradients = {n: g[..., :P] for n, g in incoming("lstm", T, B, H).items() if n != "c_n"}
+            gradients = {n: g.contiguous() for n, g in gradients.items()}
+            wanted = ours("lstm", operands, gradients, LINEAR, reverse, torch.float64, device="cpu")
+            for dtype in (torch.float32, torch.float64):
+                found = ours("lstm", operands, gradients, plan, reverse, dtype)
+                check(found, wanted, dtype)
+
+
+@each_plan
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gates_again(cell, plan, reverse):
+    """The forward keeps the states alone; the gates' gradients take the place of the gates."""
+    for T, B, I, H in ((1, 3, 2, 5), (90, 40, 1, 20), (30, 5, 3, 100)):
+        operands, gradients = layer(cell, T, B, I, H), incoming(cell, T, B, H)
+        for dtype in (torch.float32, torch.float64):
+            found = ours(cell, operands, gradients, plan, reverse, dtype, keep=1)
+            check(found, stock(cell, operands, gradients, reverse), dtype)
 
 
 @each_cell

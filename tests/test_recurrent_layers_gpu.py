@@ -11,7 +11,6 @@ import torch
 from cases import needs_gpu, relative_error
 from test_recurrent_options import (
     CELLS,
-    LENGTHS,
     OPTIONS,
     Summed,
     assert_close,
@@ -24,11 +23,11 @@ from test_recurrent_options import (
     scanned,
     tensor,
 )
-from test_recurrent_options import arguments as arguments_of
 from test_recurrent_options import build as build_module
 from torch import nn
 
 import bppsa_lightning as bl
+from bppsa_lightning import planner
 
 pytestmark = [
     *needs_gpu,
@@ -42,17 +41,12 @@ each_cell = pytest.mark.parametrize("cell", SCANNED)
 ON_CUDA = OPTIONS | {"dropout": [0.0, 1.0]}
 
 
-def left_to_cudnn(case):
-    padded = case["layout"] in LENGTHS and case["layout"] != "all equal"
-    return padded or case["cell"] == "LSTM projected"
+each_case = pytest.mark.parametrize(
+    "case", pairwise(ON_CUDA), ids=lambda c: "-".join(map(str, c.values()))
+)
 
 
-def cases(left):
-    found = [case for case in pairwise(ON_CUDA) if left_to_cudnn(case) == left]
-    return pytest.mark.parametrize("case", found, ids=lambda c: "-".join(map(str, c.values())))
-
-
-@cases(left=False)
+@each_case
 def test_options_meet(case):
     stock = build_module(case)
     truth = outcome(case, copy.deepcopy(stock))
@@ -67,19 +61,6 @@ def test_options_meet(case):
         assert found[name].dtype == F32 and found[name].is_cuda, name
         allowed = 2 * relative_error(rounded[name], value) + 1e-5
         assert relative_error(found[name], value) <= allowed, name
-
-
-@cases(left=True)
-def test_what_has_no_kernel_is_left_to_cudnn(case):
-    stock = build_module(case).cuda()
-    module = scanned(stock)
-    x, hx, _ = arguments_of(case, module, F64, "cuda")
-    with torch.no_grad():
-        wanted, found = stock(x, hx), module(x, hx)
-    for a, b in zip(tensors_of(wanted), tensors_of(found)):
-        assert torch.equal(a, b)
-    assert (module.forward.calls, module.forward.handed_over) == (0, 1)
-    assert "no CUDA kernel" in bl.explain(module) or "different lengths" in bl.explain(module)
 
 
 def tensors_of(results):
@@ -318,9 +299,6 @@ def test_a_launch_that_cannot_be_is_an_error():
     w_ih, w_hh = (torch.zeros(H, n, device="cuda") for n in (1, H))
     with pytest.raises(RuntimeError, match="H must be in 1"):
         bl.ops.rnn(torch.zeros(2, 1, 1, device="cuda"), None, w_ih, w_hh)
-    with pytest.raises(RuntimeError, match="projections has no CUDA kernel"):
-        w_ih, w_hh, w_hr = (torch.zeros(*n, device="cuda") for n in ((16, 3), (16, 2), (2, 4)))
-        bl.ops.lstm(torch.zeros(2, 1, 3, device="cuda"), None, None, w_ih, w_hh, w_hr=w_hr)
 
 
 def test_packed_sequences_of_one_length():
@@ -330,3 +308,40 @@ def test_packed_sequences_of_one_length():
     found = results(module.cuda(), pack(x.cuda(), [9] * 4), None, {})
     assert_scanned(module)
     assert all(relative_error(found[n], wanted[n]) < 1e-10 for n in wanted)
+
+
+@each_cell
+def test_nothing_waits_for_sequences_of_different_lengths(cell):
+    module, x = on_cuda(cell, bidirectional=True)
+    x = pack(x, [300, 200, 31, 1])
+
+    def run():
+        output, _ = module(x)
+        output.data.sum().backward()
+
+    run()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert_scanned(module, calls=2)
+
+
+@pytest.mark.parametrize("cell", ["GRU", "LSTM"])
+@pytest.mark.parametrize("algorithm", ["linear", "chunked", "blelloch"])
+def test_a_layer_that_keeps_little(cell, algorithm, monkeypatch):
+    """The backward computes the gates again: less memory, the same gradients to rounding."""
+    module, x = on_cuda(cell, algorithm=algorithm)
+    wanted = {name: g.clone() for name, g in step(module, x).items()}
+    monkeypatch.setattr(planner, "keep", lambda *_: 1)
+    found = step(module, x)
+    assert all(relative_error(found[name], wanted[name]) < 1e-5 for name in wanted)
+    sizes = []
+    for keep in (1, 2):
+        monkeypatch.setattr(planner, "keep", lambda *_, keep=keep: keep)
+        kept = torch.cuda.memory_allocated()
+        output, _ = module(x)
+        sizes.append(torch.cuda.memory_allocated() - kept)
+        del output
+    assert sizes[0] < sizes[1]

@@ -18,6 +18,7 @@ from torch.nn.utils import rnn as rnn_utils
 import bppsa_lightning as bl
 from bppsa_lightning import ops, planner
 from bppsa_lightning.attach import attached
+from bppsa_lightning.chains import packed
 
 EXACT = 1e-10
 
@@ -288,8 +289,13 @@ def test_a_packed_sequence_of_the_user_s_own_making():
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_nothing_comes_from_behind_the_end_of_a_sequence(bidirectional):
-    """Behind the short sample's end its relu states would leave float32's range."""
+@pytest.mark.parametrize("waits", [False, True])
+def test_nothing_comes_from_behind_the_end_of_a_sequence(bidirectional, waits, monkeypatch):
+    """Behind the short sample's end its relu states would leave float32's range.
+
+    Then its scan is done again; but not where to look would be to wait, as on a GPU.
+    """
+    monkeypatch.setattr(packed, "_waits_for", lambda device: waits)
     stock, module = pair("RNN-relu", torch.float32, bias=False, bidirectional=bidirectional)
     for rnn in (stock, module):
         for name, parameter in rnn.named_parameters():

@@ -14,7 +14,8 @@ Two things could still come from behind an end:
   the gates are f = 1 and i = 0, exactly: one more input feature, 1 in padded steps and 0 in all
   others, drives both gates there. Its column of weights is no parameter.
 - relu states may overflow behind an end, and 0 * inf in a parameter's gradient is a NaN. Then that
-  scan is done again with samples of one length at a time, where nothing is padded.
+  scan is done again with samples of one length at a time, where nothing is padded. To ask would
+  be to wait for a GPU: there the additional feature holds relu states too, at 0.
 """
 
 from __future__ import annotations
@@ -57,13 +58,15 @@ class PackedScan:
         self._batch_sizes, self._device = batch_sizes.numpy(), device
         self._lengths = _lengths(self._batch_sizes)
         self._rows = self._in_groups(_of_similar_length)
+        relu, waits = form.cell == "rnn_relu", _waits_for(device)
+        self._asks, self._holds = relu and not waits, form.kind == "LSTM" or (relu and waits)
 
     def __call__(
         self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], reverse: bool
     ) -> tuple[Tensor, ...]:
         padded, *cells = self._padded(self._rows, x, states, weights, reverse)
         rows = self._rows
-        if self._form.cell == "rnn_relu" and not padded.detach().sum().isfinite():
+        if self._asks and not padded.detach().sum().isfinite():
             rows = self._in_groups(_of_equal_length)
             padded, *cells = self._padded(rows, x, states, weights, reverse)
         output = _Gather.apply(padded, rows.of[reverse])
@@ -82,10 +85,11 @@ class PackedScan:
         reverse: bool,
     ) -> list[Tensor]:
         """The groups' outputs (R, P), and an LSTM's c_n (B, H)."""
-        if self._form.kind == "LSTM":
-            x, weights = pad(x, (0, 1)), [_with_hold(weights[0]), *weights[1:]]
+        if self._holds:
+            w_ih = _with_hold(weights[0], self._form.cell)
+            x, weights = pad(x, (0, 1)), [w_ih, *weights[1:]]
         padded = x.new_zeros(rows.total, x.shape[1])
-        if self._form.kind == "LSTM":
+        if self._holds:
             padded[:, -1] = 1
         blocks = padded.index_copy_(0, rows.of[reverse], x).split(rows.sizes)
         parts = [state.split(rows.samples) for state in states]
@@ -138,8 +142,8 @@ class _Rows:
         forwards = base[b] + stride[b] * t
         backwards = base[b] + stride[b] * (lengths[b] - 1 - t)
         ends = before[lengths - 1] + sample
-        self.of = tuple(torch.from_numpy(rows).to(device) for rows in (forwards, backwards))
-        self.last = tuple(torch.from_numpy(rows).to(device) for rows in (ends, sample))
+        self.of = tuple(_moved(rows, device) for rows in (forwards, backwards))
+        self.last = tuple(_moved(rows, device) for rows in (ends, sample))
 
 
 class _Gather(torch.autograd.Function):
@@ -155,6 +159,25 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (rows,) = ctx.saved_tensors
         return grad.new_zeros(ctx.total, grad.shape[1]).index_copy(0, rows, grad), None
+
+
+def padded_steps(batch_sizes: Tensor) -> int:
+    """The steps, one after the other, of all padded tensors that such samples are spread over."""
+    lengths = _lengths(batch_sizes.numpy())
+    return int(lengths[_of_similar_length(lengths.tolist())].sum())
+
+
+def _waits_for(device: torch.device) -> bool:
+    """Whether a look at a result would make the host wait."""
+    return device.type == "cuda"
+
+
+def _moved(rows: Array, device: torch.device) -> Tensor:
+    """On a device, without waiting for it."""
+    found = torch.from_numpy(rows)
+    if device.type != "cuda":
+        return found.to(device)
+    return found.pin_memory().to(device, non_blocking=True)
 
 
 def _lengths(batch_sizes: Array) -> Array:
@@ -178,10 +201,13 @@ def _of_equal_length(lengths: list[int]) -> list[int]:
     return [b for b, length in enumerate(lengths) if not b or length != lengths[b - 1]]
 
 
-def _with_hold(w_ih: Tensor) -> Tensor:
-    """w_ih (4H, F) with one more column, under which an LSTM's c stands still."""
-    H = len(w_ih) // 4
-    column = w_ih.new_zeros(4 * H, 1)
-    column[:H] = -_HOLD
-    column[H : 2 * H] = _HOLD
+def _with_hold(w_ih: Tensor, cell: str) -> Tensor:
+    """w_ih (G*H, F) with one more column, under which an LSTM's c, or a relu's 0, stands still."""
+    column = w_ih.new_zeros(len(w_ih), 1)
+    if cell == "lstm":
+        H = len(w_ih) // 4
+        column[:H] = -_HOLD
+        column[H : 2 * H] = _HOLD
+    else:
+        column.fill_(torch.finfo(w_ih.dtype).min)
     return torch.cat([w_ih, column], 1)

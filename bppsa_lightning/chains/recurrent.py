@@ -18,7 +18,7 @@ from bppsa_lightning import ops, planner
 from bppsa_lightning.chains import dtypes, refusal
 from bppsa_lightning.chains.base import Chain
 from bppsa_lightning.chains.form import Form
-from bppsa_lightning.chains.packed import PackedScan, Scan
+from bppsa_lightning.chains.packed import PackedScan, Scan, padded_steps
 
 
 class RecurrentChain(Chain):
@@ -102,9 +102,12 @@ class RecurrentChain(Chain):
         T, B = self._steps_and_batch(input)
         if device.type != "cuda":
             return planner.hand_over(form.cell, T, B, form.hidden, device)
+        spread = None
+        if isinstance(input, PackedSequence) and len(data) != T * B:
+            spread = (len(data), padded_steps(input.batch_sizes))
         return ops.recurrent_kernels_missing(device) or planner.hand_over(
             form.cell, T, B, form.hidden, device, form.input_size, form.layers, form.directions,
-            dtypes.of_pytorch(data),
+            dtypes.of_pytorch(data), form.state if form.projected else 0, spread,
         )  # fmt: skip
 
     def plan(self) -> planner.Plan | None:

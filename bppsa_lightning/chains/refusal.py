@@ -58,12 +58,8 @@ def of_call(
     missing = ops.recurrent_kernels_missing(device)
     if missing:
         return missing
-    if device.type == "cuda" and form.projected:
-        return "an LSTM with projections has no CUDA kernel"
     if device.type == "cuda" and torch.compiler.is_compiling() and form.hidden > _WIDE:
         return f"compiled, where the planner sees no sizes: H={form.hidden} is beyond {_WIDE}"
-    if device.type == "cuda" and packed and not _of_one_length(input):
-        return "sequences of different lengths: beside cuDNN their padding was not measured"
     mixed = False
     for tensor in (*weights, *states):
         if not isinstance(tensor, Tensor) or tensor.device != device:
@@ -86,10 +82,6 @@ def of_call(
     if forward_ad._current_level >= 0:
         return "inside forward-mode differentiation"
     return None
-
-
-def _of_one_length(input: PackedSequence) -> bool:
-    return len(input.data) == len(input.batch_sizes) * int(input.batch_sizes[0])
 
 
 def _autocast_mixes(device: torch.device, tensors: Sequence[Tensor]) -> bool:

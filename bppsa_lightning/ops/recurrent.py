@@ -53,7 +53,7 @@ def rnn(
     Raises:
         TypeError: an argument is not a tensor, or of another dtype.
         ValueError: shapes, devices, nonlinearity or algorithm do not fit.
-        RuntimeError: on a device the operator has no kernel for; an LSTM with w_hr on CUDA.
+        RuntimeError: on a device the operator has no kernel for.
 
     The backward is the reverse scan over J_tᵀ = W_hhᵀ diag(φ'(z_t)), never held as matrices;
     parameter gradients are products over (time × batch), computed as the scan goes.
@@ -130,7 +130,7 @@ def recurrent_kernels_missing(device: torch.device) -> str | None:
 
 def _architectures() -> list[int]:
     """The compute capabilities that the CUDA kernels were compiled for: 75 is 7.5."""
-    return sorted(map(int, torch.ops.bppsa.recurrent_cuda_architectures().split(",")))
+    return planner.recurrent_architectures()
 
 
 @lru_cache(maxsize=64)
@@ -191,9 +191,11 @@ def run_layer(
                 t = t if not operands and t.stride(-1) == 1 else t.contiguous()
         operands.append(t)
     if differentiated and torch.is_grad_enabled():
-        x, w_hh = operands[0], operands[4]
+        x, w_hh, w_hr = operands[0], operands[4], operands[7]
         T, B, _ = x.shape
         keep = planner.keep(cell, T, B, w_hh.shape[1], x.device)
+        if w_hr is not None and x.device.type == "cuda":
+            keep = 2  # its kernels need what was projected
         run = torch.ops.bppsa.recurrent if torch.compiler.is_compiling() else _Layer.apply
         return run(cell, *operands, reverse, keep, algorithm)[:3]
     return _forward(cell, *operands, reverse, 0, algorithm)[:3]
@@ -341,8 +343,10 @@ def _backward(
         gradients = _differentiable_backward(ctx, tensors, (grad_output, grad_h_n, grad_c_n))
     else:
         T, B, P = output.shape
-        plan = planner.choose_recurrent(ctx.cell, T, B, P, output.device, ctx.algorithm)
-        record_scan(_CELLS[ctx.cell][0], T, B, P, plan)
+        # On CUDA the state of a projected layer is what is projected, H numbers.
+        size = _hidden(ctx.cell, tensors) if output.device.type == "cuda" else P
+        plan = planner.choose_recurrent(ctx.cell, T, B, size, output.device, ctx.algorithm)
+        record_scan(_CELLS[ctx.cell][0], T, B, size, plan)
         wanted = ctx.needs_input_grad[_FIRST:_LAST]
         if grad_output is not None and grad_output.stride(-1) != 1:
             # Not contiguous(), which leaves an empty tensor's strides as they are.
@@ -363,6 +367,12 @@ def _backward(
         )
         gradients = tuple(r if want else None for r, want in zip(results, wanted, strict=True))
     return (None, *gradients, None, None, None)
+
+
+def _hidden(cell: str, tensors: Sequence[Tensor | None]) -> int:
+    w_hh = tensors[4]
+    assert w_hh is not None
+    return w_hh.shape[0] // _CELLS[cell][1]
 
 
 def _outside_autocast(formula: Callable[..., Any]) -> Callable[..., Any]:
@@ -453,9 +463,11 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     T, B, _ = x.shape
     H, P = w_hh.shape[0] // _CELLS[cell][1], w_hh.shape[1]
-    units = 1 if x.device.type == "cuda" else 16 // x.dtype.itemsize
+    cuda = x.device.type == "cuda"
+    units = 1 if cuda else 16 // x.dtype.itemsize
     padded = (H + units - 1) // units * units
-    kept = {"gru": (0, 0, 4), "lstm": (0, 1, 5)}.get(cell, (0, 0, 0))[keep] * padded
+    lstm = (0, 1, 6 if cuda and w_hr is not None else 5)
+    kept = {"gru": (0, 0, 4), "lstm": lstm}.get(cell, (0, 0, 0))[keep] * padded
     return (
         x.new_empty((T, B, P)),
         x.new_empty((B, P)),

@@ -8,7 +8,12 @@ from bppsa_lightning.planner.diagonal import (
     estimate_diagonal,
 )
 from bppsa_lightning.planner.plan import ALGORITHMS, Plan, check_algorithm, max_levels
-from bppsa_lightning.planner.recurrent import choose_recurrent, hand_over, keep
+from bppsa_lightning.planner.recurrent import (
+    choose_recurrent,
+    hand_over,
+    keep,
+    recurrent_architectures,
+)
 
 __all__ = [
     "ALGORITHMS",
@@ -27,4 +32,5 @@ __all__ = [
     "keep",
     "machine",
     "max_levels",
+    "recurrent_architectures",
 ]

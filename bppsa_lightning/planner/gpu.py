@@ -43,6 +43,13 @@ _GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 # Multiply-adds a second of the products for inputs and parameters; reasoned, not measured: a plain
 # tiled kernel on our side, cuBLAS at its best on the other.
 _OUR_PRODUCTS, _STOCK_PRODUCTS = 5e12, 2e13
+# Reasoned too, and rather too long: seconds of the launches that a projection adds to a forward and
+# to a backward; the host's of spreading samples of different lengths, for a call, for each row, and
+# for each scan.
+_PROJECTED_LAUNCHES = (3e-5, 6e-5)
+_SPREAD_CALL, _SPREAD_ROW, _SPREAD_SCAN = 5e-4, 2e-8, 5e-4
+# Numbers of all products of chunks that a plan may hold at a time: 1 GiB of float32.
+_MOST_PRODUCTS = 1 << 28
 
 
 def kind(cell: str) -> str:
@@ -82,6 +89,7 @@ class Layer:
     I: int = 1
     processors: int = int(_FIT["processors"])
     clusters: bool = True
+    projected: int = 0  # P of an LSTM with a projection
 
     @property
     def most_resident(self) -> int:
@@ -105,19 +113,22 @@ class Layer:
             seconds = sum(a * b * c for a, b, c in zip(terms, scales, fit["chunked"], strict=True))
         else:
             seconds = self._walk("backward")
-        return seconds + self._input_products(2) / _OUR_PRODUCTS
+        products = self._input_products(2) + self._projections(3)
+        return seconds + products / _OUR_PRODUCTS + (self.projected > 0) * _PROJECTED_LAUNCHES[1]
 
     def forward(self) -> float:
         """Seconds of the forward."""
-        seconds = self._walk("forward") + self._input_products(1) / _OUR_PRODUCTS
-        return max(self.least("forward"), seconds)
+        products = self._input_products(1) + self._projections(1)
+        seconds = self._walk("forward") + products / _OUR_PRODUCTS
+        more = (self.projected > 0) * _PROJECTED_LAUNCHES[0]
+        return max(self.least("forward"), seconds) + more
 
     def least(self, part: str) -> float:
         """Seconds that the host takes for our "forward" or "backward"."""
         return float(self._fit["least"][part])
 
     def stock(self, part: str) -> float:
-        """Seconds of cuDNN's "forward" or "backward"."""
+        """Seconds of cuDNN's "forward" or "backward"; a projection is taken to cost it nothing."""
         products = self._input_products(1 if part == "forward" else 2) / _STOCK_PRODUCTS
         measured = self._fit["stock"]
         sizes = sorted(map(int, measured))
@@ -150,6 +161,10 @@ class Layer:
         rows = _GATES[kind(self.cell)] * self.H
         return float(count) * self.T * self.B * rows * (self.I - 1)
 
+    def _projections(self, count: int) -> float:
+        """Multiply-adds of `count` products of all states with w_hr, and of w_hh with it."""
+        return float(count) * self.projected * self.H * (self.T * self.B + 4 * self.H)
+
 
 def choose(layer: Layer, algorithm: str) -> Plan:
     """The plan of a layer's backward; anything but "auto" is obeyed."""
@@ -157,7 +172,7 @@ def choose(layer: Layer, algorithm: str) -> Plan:
     if algorithm == "blelloch":
         # Its Jacobians are written out, and nobody measured when that pays: it has no estimate.
         return Plan("blelloch", levels=max_levels(layer.T), reason="as asked; not estimated")
-    chunked = [Plan("chunked", chunk=c) for c in chunks(layer.T)]
+    chunked = [Plan("chunked", chunk=c) for c in chunks(layer.T) if _products_fit(layer, c)]
     if algorithm == "chunked":
         # At least four chunks: with two, nothing would be composed.
         chunked = [p for p in chunked if 4 * p.chunk <= layer.T] or [
@@ -180,6 +195,12 @@ def choose(layer: Layer, algorithm: str) -> Plan:
     return replace(plans[best], seconds=seconds, reason=reason)
 
 
+def _products_fit(layer: Layer, chunk: int) -> bool:
+    """Whether the products of all chunks fit the memory that they are given."""
+    N = layer.H * (2 if layer.cell == "lstm" else 1)
+    return layer.H > MOST_COMPOSED or -(-layer.T // chunk) * layer.B * N * (N + 1) <= _MOST_PRODUCTS
+
+
 def _why(layer: Layer, plans: list[Plan], costs: list[float], best: int) -> str:
     rivals = [("cuDNN", layer.stock("backward"))]
     other = "linear" if plans[best].algorithm == "chunked" else "chunked"
@@ -200,12 +221,17 @@ def _source() -> str:
 MEASURED_UNITS = 32
 
 
-def hand_over(layer: Layer, layers: int, directions: int) -> str | None:
+def hand_over(
+    layer: Layer, layers: int, directions: int, spread: tuple[int, int] | None = None
+) -> str | None:
     """Why cuDNN is the better choice for a forward and a backward of a layer, or None.
 
     Args:
         layer: one of the `layers` * `directions`, all of about this size. cuDNN is taken to run
             the directions of a layer side by side.
+        spread: of samples of different lengths, N, the number of all their steps, and the steps of
+            all padded tensors that they are spread over. cuDNN is taken to need no more for them
+            than for as many steps in T equal ones.
     """
     if layer.most_resident < layer.H:
         return (
@@ -219,8 +245,14 @@ def hand_over(layer: Layer, layers: int, directions: int) -> str | None:
         )
     if layer.T == 0 or layer.B == 0:
         return None
-    ours = directions * (layer.forward() + choose(layer, "auto").seconds)
-    stock = layer.stock("forward") + layer.stock("backward")
+    walked, beside = layer, layer
+    more = 0.0
+    if spread is not None:
+        N, steps = spread
+        walked, beside = replace(layer, T=steps), replace(layer, B=max(N // layer.T, 1))
+        more = (_SPREAD_CALL + N * _SPREAD_ROW) / layers + directions * _SPREAD_SCAN
+    ours = directions * (walked.forward() + choose(walked, "auto").seconds) + more
+    stock = beside.stock("forward") + beside.stock("backward")
     if ours <= stock:
         return None
     size = f"T={layer.T}, B={layer.B}, H={layer.H}{' both ways' if directions == 2 else ''}"

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import torch
 
+from bppsa_lightning._library import HAS_CUDA_KERNELS
 from bppsa_lightning.planner import dense, gpu
 from bppsa_lightning.planner.plan import Plan, check_algorithm, workers
 
@@ -43,14 +44,16 @@ def keep(cell: str, T: int, B: int, H: int, device: torch.device) -> int:
     """How much the forward of a recurrent layer keeps for its backward.
 
     Computing the gates again costs time and saves memory: worth it where they would take much, and
-    the cell is small. (The CUDA kernels cannot.)
+    the cell is small. (A GPU has more of its own, and no cache to stay in: there from a GiB on.)
 
     Returns:
         2: all gates (4 T B H numbers of a GRU, 5 of an LSTM), or 1: only what they can be computed
         from again (nothing beside the output, an LSTM's T B H cells).
     """
     numbers = {"gru": 4, "lstm": 5}.get(cell, 0) * T * B * H
-    return 1 if numbers > 1 << 24 and H <= 64 and device.type != "cuda" else 2
+    if device.type == "cuda":
+        return 1 if numbers > 1 << 28 else 2
+    return 1 if numbers > 1 << 24 and H <= 64 else 2
 
 
 def hand_over(
@@ -63,6 +66,8 @@ def hand_over(
     layers: int = 1,
     directions: int = 1,
     dtype: torch.dtype = torch.float32,
+    projected: int = 0,
+    spread: tuple[int, int] | None = None,
 ) -> str | None:
     """Why a recurrent module's call is better left to PyTorch's own kernels, or None.
 
@@ -72,9 +77,12 @@ def hand_over(
         device: where it runs.
         layers, directions: of the module.
         dtype: in which PyTorch would compute: under autocast, autocast's.
+        projected: P of an LSTM with a projection, else 0.
+        spread: of samples of different lengths, N, the number of all their steps, and the steps of
+            all padded tensors that they are spread over.
     """
     if device.type == "cuda":
-        return _why_cudnn(cell, T, B, H, device, I, layers, directions, dtype)
+        return _why_cudnn(cell, T, B, H, device, I, layers, directions, dtype, projected, spread)
     if _stock_is_faster(cell, T, B, H):
         return f"at T={T}, B={B}, H={H} PyTorch's own kernel was measured to be faster"
     return None
@@ -90,6 +98,8 @@ def _why_cudnn(
     layers: int,
     directions: int,
     dtype: torch.dtype,
+    projected: int,
+    spread: tuple[int, int] | None,
 ) -> str | None:
     cudnn = torch.backends.cudnn
     if T > _MOST_STEPS_OF_CUDNN or not (cudnn.enabled and cudnn.is_available()):
@@ -98,20 +108,38 @@ def _why_cudnn(
         # A small state's steps wait for each other in any dtype; a large one's are arithmetic.
         name, least = str(dtype).removeprefix("torch."), gpu.MOST_COMPOSED
         return f"H={H} in {name}: above H={least} only float32 was measured beside cuDNN"
-    return _why_cudnn_on(_gpu(device), cell, T, B, H, I, layers, directions)
+    return _why_cudnn_on(_gpu(device), cell, T, B, H, I, layers, directions, projected, spread)
 
 
 @lru_cache(maxsize=4096)
 def _why_cudnn_on(
-    on: tuple[int, bool], cell: str, T: int, B: int, H: int, I: int, layers: int, directions: int
+    on: tuple[int, bool],
+    cell: str,
+    T: int,
+    B: int,
+    H: int,
+    I: int,
+    layers: int,
+    directions: int,
+    projected: int,
+    spread: tuple[int, int] | None,
 ) -> str | None:
-    return gpu.hand_over(gpu.Layer(cell, T, B, H, I, *on), layers, directions)
+    layer = gpu.Layer(cell, T, B, H, I, *on, projected=projected)
+    return gpu.hand_over(layer, layers, directions, spread)
 
 
 @lru_cache(maxsize=64)
 def _gpu(device: torch.device) -> tuple[int, bool]:
-    """Its multiprocessors, and whether blocks can share a cluster."""
-    return workers(device), torch.cuda.get_device_capability(device) >= (9, 0)
+    """Its multiprocessors, and whether blocks can share a cluster, and are built to."""
+    clusters = torch.cuda.get_device_capability(device) >= (9, 0)
+    return workers(device), clusters and any(a >= 90 for a in recurrent_architectures())
+
+
+def recurrent_architectures() -> list[int]:
+    """The compute capabilities that the recurrent CUDA kernels were built for, times ten."""
+    if not HAS_CUDA_KERNELS:
+        return []
+    return sorted(map(int, torch.ops.bppsa.recurrent_cuda_architectures().split(",")))
 
 
 def _stock_is_faster(cell: str, T: int, B: int, H: int) -> bool:

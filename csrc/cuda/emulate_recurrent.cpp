@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "recurrent/recurrent.cuh"
+#include "recurrent/projection.cuh"
 
 namespace bppsa::cuda {
 namespace {
@@ -14,15 +14,16 @@ namespace {
 struct Request {
   const char* cell;
   const char* dtype;
-  int64_t T, B, I, H, reverse;
-  const void *x, *h0, *c0, *w_ih, *w_hh, *b_ih, *b_hh;
-  int64_t x_strides[2];
-  void *output, *gates, *c, *h_n, *c_n;
+  int64_t T, B, I, H, P, reverse;
+  const void *x, *h0, *c0, *w_ih, *w_hh, *b_ih, *b_hh, *w_hr;
+  int64_t x_strides[2], keep;
+  void *output, *gates, *c, *m, *h_n, *c_n;
   const char* algorithm;  // null: the forward only
   int64_t chunk, levels;
   const void *grad_output, *grad_h_n, *grad_c_n;
   int64_t grad_strides[2];
   void *rows, *grad_x, *grad_h0, *grad_c0, *grad_w_ih, *grad_w_hh, *grad_b_ih, *grad_b_hh;
+  void* grad_w_hr;
   int64_t seed, shared_limit, processors, scratch_limit, grid_limit;
   int64_t untrusted;    // answer: reports of products that were not trusted
   char launches[4096];  // answer: the names of the kernels launched, one a line; or the error
@@ -40,9 +41,14 @@ void run(const Request& q, Launcher& launch) {
   forward.w_ih = in(q.w_ih), forward.w_hh = in(q.w_hh);
   forward.b_ih = in(q.b_ih), forward.b_hh = in(q.b_hh);
   forward.h0 = in(q.h0), forward.c0 = in(q.c0);
-  forward.output = out(q.output), forward.gates = static_cast<Quad<T>*>(q.gates);
+  forward.output = out(q.output);
+  forward.gates = q.keep == 2 ? static_cast<Quad<T>*>(q.gates) : nullptr;
   forward.c = out(q.c), forward.h_n = out(q.h_n), forward.c_n = out(q.c_n);
-  recurrent_forward<Cell>(forward, x, q.I, launch);
+  const Projection<T> projection{static_cast<int>(q.P), in(q.w_hh), in(q.w_hr), in(q.h0)};
+  if constexpr (Cell::kStates == 2) {
+    if (q.w_hr) projected_forward<Cell>(forward, projection, x, q.I, out(q.m), launch);
+  }
+  if (!q.w_hr) recurrent_forward<Cell>(forward, x, q.I, launch);
   if (!q.algorithm) return;
   BackwardView<T> backward{};
   backward.T_ = q.T, backward.B = q.B, backward.H = H, backward.reverse = q.reverse != 0;
@@ -53,8 +59,24 @@ void run(const Request& q, Launcher& launch) {
   backward.grad_h_n = in(q.grad_h_n), backward.grad_c_n = in(q.grad_c_n);
   backward.rows = out(q.rows), backward.grad_h0 = out(q.grad_h0);
   backward.grad_c0 = out(q.grad_c0);
+  if constexpr (Cell::kKeeps) {
+    if (q.keep == 1 && q.B > 0) {
+      const bool apart = std::string(q.algorithm) == "blelloch";
+      const auto gates = static_cast<Quad<T>*>(apart ? q.gates : q.rows);
+      gates_again<Cell>(backward, x, q.I, in(q.w_ih), in(q.b_ih), in(q.b_hh), gates, launch);
+      backward.tape.gates = gates;
+    }
+  }
   const ParameterGradients<T> parameters{out(q.grad_w_ih), out(q.grad_w_hh), out(q.grad_b_ih),
                                          out(q.grad_b_hh)};
+  if constexpr (Cell::kStates == 2) {
+    if (q.w_hr) {
+      backward.tape.output = out(q.m), backward.tape.h0 = nullptr;
+      return projected_backward<Cell>(backward, projection, q.algorithm, q.chunk, q.levels, x, q.I,
+                                      in(q.w_ih), out(q.grad_x), parameters, out(q.grad_w_hr),
+                                      launch);
+    }
+  }
   recurrent_backward<Cell>(backward, q.algorithm, q.chunk, q.levels, x, q.I, in(q.w_ih),
                            out(q.grad_x), parameters, launch);
 }

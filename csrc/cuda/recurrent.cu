@@ -1,11 +1,14 @@
 // bppsa::recurrent and bppsa::recurrent_backward on CUDA: checks, types and strides; the kernels
 // are in recurrent/.
 //
-//   T steps, B batch, I input, H state, G gates (rnn 1, gru 3, lstm 4)
-//   x (T, B, I), any strides of t and b; h0, c0 (B, H); w_ih (G * H, I), w_hh (G * H, H), biases
-//   (G * H), contiguous; one dtype, float32 or float64. output (T, B, H), h_n (B, H), c_n (B, H).
-//   kept: nothing for rnn, whose output is enough; for gru (T, B, 4 H), four numbers a unit side by
-//   side; for lstm (T, B, 5 H), its first 4 T B H numbers the same, the others the cell states.
+//   T steps, B batch, I input, H state, P what of it is put out, G gates (rnn 1, gru 3, lstm 4)
+//   x (T, B, I), any strides of t and b; h0 (B, P), c0 (B, H); w_ih (G * H, I), w_hh (G * H, P),
+//   biases (G * H), w_hr (P, H) or none (then P = H), contiguous; one dtype, float32 or float64.
+//   output (T, B, P), h_n (B, P), c_n (B, H).
+//   kept: nothing for rnn, whose output is enough. With keep = 2, for gru (T, B, 4 H), four numbers
+//   a unit side by side; for lstm (T, B, 5 H), its first 4 T B H numbers the same, the others the
+//   cell states; with w_hr, T B H more, what is projected. With keep = 1, for lstm without w_hr the
+//   cell states (T, B, H), for gru nothing: the backward computes the four numbers again.
 //
 // The schemas are in the CPU library; this one only adds the implementations.
 
@@ -71,44 +74,62 @@ struct Layer {
   const Tensor& x;
   const Maybe &h0, &c0;
   const Tensor &w_ih, &w_hh;
-  const Maybe &b_ih, &b_hh;
-  int64_t T, B, I, H, gates;
+  const Maybe &b_ih, &b_hh, &w_hr;
+  int64_t T, B, I, H, P, gates;
   bool lstm, keeps;
 
   Layer(const std::string& cell, const Tensor& x, const Maybe& h0, const Maybe& c0,
         const Tensor& w_ih, const Tensor& w_hh, const Maybe& b_ih, const Maybe& b_hh,
         const Maybe& w_hr)
-      : cell(cell), x(x), h0(h0), c0(c0), w_ih(w_ih), w_hh(w_hh), b_ih(b_ih), b_hh(b_hh) {
+      : cell(cell),
+        x(x),
+        h0(h0),
+        c0(c0),
+        w_ih(w_ih),
+        w_hh(w_hh),
+        b_ih(b_ih),
+        b_hh(b_hh),
+        w_hr(w_hr) {
     lstm = cell == "lstm";
     keeps = lstm || cell == "gru";
     gates = lstm ? 4 : cell == "gru" ? 3 : 1;
     STD_TORCH_CHECK(keeps || cell == "rnn_tanh" || cell == "rnn_relu", "recurrent: cell: found '",
                     cell, "', wanted 'rnn_tanh', 'rnn_relu', 'gru' or 'lstm'");
-    STD_TORCH_CHECK(!w_hr.has_value(),
-                    "recurrent: w_hr: an LSTM with projections has no CUDA kernel here; leave it "
-                    "to PyTorch");
+    STD_TORCH_CHECK(lstm || !w_hr.has_value(), "recurrent: w_hr: only an LSTM has projections");
     STD_TORCH_CHECK(x.is_cuda(), "recurrent: x: wanted a CUDA tensor");
     STD_TORCH_CHECK(x.scalar_type() == ScalarType::Float || x.scalar_type() == ScalarType::Double,
                     "recurrent: x: wanted float32 or float64");
     STD_TORCH_CHECK(x.dim() == 3 && x.size(0) >= 1,
                     "recurrent: x: wanted (T, B, I) with T >= 1, found ", x.dim(), " dimensions");
-    STD_TORCH_CHECK(w_hh.dim() == 2, "recurrent: w_hh: wanted (G * H, H), found ", w_hh.dim(),
+    STD_TORCH_CHECK(w_hh.dim() == 2, "recurrent: w_hh: wanted (G * H, P), found ", w_hh.dim(),
                     " dimensions");
     check_inner(x, "x");
-    T = x.size(0), B = x.size(1), I = x.size(2), H = w_hh.size(1);
+    T = x.size(0), B = x.size(1), I = x.size(2), H = w_hh.size(0) / gates;
+    P = w_hr.has_value() ? w_hh.size(1) : H;
+    STD_TORCH_CHECK(P >= 1, "recurrent: w_hh: wanted at least one column");
     STD_TORCH_CHECK(H >= 1 && H <= kMostUnits, "recurrent: H must be in 1 … ", kMostUnits,
                     ", found ", H);
     STD_TORCH_CHECK(B <= ((int64_t{1} << 31) - 1) / T,
                     "recurrent: T * B must be less than 2^31, found ", T, " * ", B);
     check_contiguous(w_ih, "w_ih", x, {gates * H, I});
-    check_contiguous(w_hh, "w_hh", x, {gates * H, H});
+    check_contiguous(w_hh, "w_hh", x, {gates * H, P});
+    check_contiguous(w_hr, "w_hr", x, {P, H});
     check_contiguous(b_ih, "b_ih", x, {gates * H});
     check_contiguous(b_hh, "b_hh", x, {gates * H});
-    check_contiguous(h0, "h0", x, {B, H});
+    check_contiguous(h0, "h0", x, {B, P});
     check_contiguous(c0, "c0", x, {B, H});
   }
 
-  int64_t kept_width() const { return lstm ? 5 * H : keeps ? 4 * H : 0; }
+  int64_t kept_width(int64_t keep) const {
+    if (keep == 0 || !keeps) return 0;
+    if (keep == 1) return lstm ? H : 0;
+    return (w_hr.has_value() ? 6 : lstm ? 5 : 4) * H;
+  }
+
+  template <typename T_>
+  Projection<T_> projection() const {
+    return {static_cast<int>(P), data_of<T_>(w_hh), data_of<T_>(w_hr), data_of<T_>(h0)};
+  }
 
   template <typename T_>
   Inputs<T_> inputs() const {
@@ -130,14 +151,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent_cuda(const std::string& cel
                                                           int64_t keep, const std::string&) {
   const Layer layer(cell, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr);
   const int64_t T = layer.T, B = layer.B, H = layer.H;
-  STD_TORCH_CHECK(keep == 0 || keep == 2 || (keep == 1 && !layer.keeps),
-                  "recurrent: keep: on CUDA ", cell, " keeps nothing (0) or everything (2), found ",
-                  keep);
+  STD_TORCH_CHECK(keep == 0 || keep == 2 || (keep == 1 && !w_hr.has_value()),
+                  "recurrent: keep: found ", keep,
+                  ", wanted 0 (nothing), 1 (little; not with w_hr) "
+                  "or 2 (everything)");
   Launcher launch(x);
-  Tensor output = empty_beside(x, {T, B, H});
-  Tensor h_n = empty_beside(x, {B, H});
+  Tensor output = empty_beside(x, {T, B, layer.P});
+  Tensor h_n = empty_beside(x, {B, layer.P});
   Tensor c_n = layer.lstm ? empty_beside(x, {B, H}) : empty_beside(x, {0});
-  Tensor kept = empty_beside(x, {T, B, keep == 0 ? 0 : layer.kept_width()});
+  Tensor kept = empty_beside(x, {T, B, layer.kept_width(keep)});
   layer.dispatch([&](auto zero) {
     using Cell = decltype(zero);
     using T_ = typename Cell::scalar_t;
@@ -147,9 +169,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent_cuda(const std::string& cel
     view.w_ih = data_of<T_>(w_ih), view.w_hh = data_of<T_>(w_hh);
     view.b_ih = data_of<T_>(b_ih), view.b_hh = data_of<T_>(b_hh);
     view.h0 = data_of<T_>(h0), view.c0 = data_of<T_>(c0);
-    view.output = out_of<T_>(output), view.gates = reinterpret_cast<Quad<T_>*>(numbers);
-    view.c = layer.lstm && numbers ? numbers + 4 * T * B * H : nullptr;
+    view.output = out_of<T_>(output);
+    view.gates = keep == 2 ? reinterpret_cast<Quad<T_>*>(numbers) : nullptr;
+    view.c = layer.lstm && numbers ? numbers + (keep == 2 ? 4 * T * B * H : 0) : nullptr;
     view.h_n = out_of<T_>(h_n), view.c_n = out_of<T_>(c_n);
+    if constexpr (Cell::kStates == 2) {
+      if (w_hr.has_value()) {
+        T_* const m = numbers ? numbers + 5 * T * B * H : launch.template allocate<T_>(T * B * H);
+        return projected_forward<Cell>(view, layer.projection<T_>(), layer.inputs<T_>(), layer.I, m,
+                                       launch);
+      }
+    }
     recurrent_forward<Cell>(view, layer.inputs<T_>(), layer.I, launch);
   });
   return {output, h_n, c_n, kept};
@@ -176,18 +206,22 @@ Gradients recurrent_backward_cuda(const std::string& cell, const Maybe& grad_out
   const Layer layer(cell, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr);
   const int64_t T = layer.T, B = layer.B, I = layer.I, H = layer.H, rows = layer.gates * H;
   check_algorithm(algorithm, chunk, levels);
-  check_contiguous(output, "output", x, {T, B, H});
-  check_contiguous(kept, "kept (of a forward with keep = 2)", x, {T, B, layer.kept_width()});
+  const bool projected = w_hr.has_value();
+  const bool again =
+      layer.keeps && !projected && kept.dim() == 3 && kept.size(2) == layer.kept_width(1);
+  check_contiguous(output, "output", x, {T, B, layer.P});
+  check_contiguous(kept, "kept (of a forward with keep = 1 or 2)", x,
+                   {T, B, layer.kept_width(again ? 1 : 2)});
   STD_TORCH_CHECK(reinterpret_cast<uintptr_t>(kept.const_data_ptr()) % 16 == 0,
                   "recurrent_backward: kept: wanted the very tensor that the forward returned");
-  check_contiguous(grad_h_n, "grad_h_n", x, {B, H});
+  check_contiguous(grad_h_n, "grad_h_n", x, {B, layer.P});
   check_contiguous(grad_c_n, "grad_c_n", x, {B, H});
   if (grad_output.has_value()) {
     STD_TORCH_CHECK(grad_output->dim() == 3 && grad_output->size(0) == T &&
-                        grad_output->size(1) == B && grad_output->size(2) == H &&
+                        grad_output->size(1) == B && grad_output->size(2) == layer.P &&
                         grad_output->scalar_type() == x.scalar_type() && grad_output->is_cuda() &&
                         grad_output->get_device_index() == x.get_device_index(),
-                    "recurrent_backward: grad_output: wanted (", T, ", ", B, ", ", H,
+                    "recurrent_backward: grad_output: wanted (", T, ", ", B, ", ", layer.P,
                     ") of x's dtype and device");
     check_inner(*grad_output, "grad_output");
   }
@@ -196,18 +230,21 @@ Gradients recurrent_backward_cuda(const std::string& cell, const Maybe& grad_out
   const auto when = [&](int bit, bool possible, Sizes sizes) {
     return (wanted >> bit & 1) != 0 && possible ? empty_beside(x, sizes) : empty_beside(x, {0});
   };
-  Tensor grad_x = when(0, true, {T, B, I}), grad_h0 = when(1, true, {B, H});
+  Tensor grad_x = when(0, true, {T, B, I}), grad_h0 = when(1, true, {B, layer.P});
   Tensor grad_c0 = when(2, layer.lstm, {B, H}), grad_w_ih = when(3, true, {rows, I});
-  Tensor grad_w_hh = when(4, true, {rows, H}), grad_b_ih = when(5, true, {rows});
-  Tensor grad_b_hh = when(6, true, {rows}), grad_w_hr = when(7, false, {0});
+  Tensor grad_w_hh = when(4, true, {rows, layer.P}), grad_b_ih = when(5, true, {rows});
+  Tensor grad_b_hh = when(6, true, {rows}), grad_w_hr = when(7, projected, {layer.P, H});
   layer.dispatch([&](auto zero) {
     using Cell = decltype(zero);
     using T_ = typename Cell::scalar_t;
     const T_* const numbers = layer.keeps ? data_of<T_>(kept) : nullptr;
+    const int64_t places = T * B * H;
     BackwardView<T_> view{};
     view.T_ = T, view.B = B, view.H = static_cast<int>(H), view.reverse = reverse;
-    view.tape = {data_of<T_>(output), reinterpret_cast<const Quad<T_>*>(numbers),
-                 layer.lstm ? numbers + 4 * T * B * H : nullptr, data_of<T_>(h0), data_of<T_>(c0)};
+    view.tape = {projected ? numbers + 5 * places : data_of<T_>(output),
+                 reinterpret_cast<const Quad<T_>*>(numbers),
+                 layer.lstm ? numbers + (again ? 0 : 4 * places) : nullptr,
+                 projected ? nullptr : data_of<T_>(h0), data_of<T_>(c0)};
     view.w_hh = data_of<T_>(w_hh);
     view.grad_output = data_of<T_>(grad_output);
     if (grad_output.has_value()) {
@@ -215,10 +252,28 @@ Gradients recurrent_backward_cuda(const std::string& cell, const Maybe& grad_out
     }
     view.grad_h_n = data_of<T_>(grad_h_n);
     view.grad_c_n = layer.lstm ? data_of<T_>(grad_c_n) : nullptr;
-    view.rows = launch.template allocate<T_>(T * B * Cell::kRows * H);
+    view.rows = launch.template allocate<T_>(places * Cell::kRows);
     view.grad_h0 = out_of<T_>(grad_h0), view.grad_c0 = out_of<T_>(grad_c0);
+    if constexpr (Cell::kKeeps) {
+      if (again && B > 0) {
+        // Where each sample is walked by one block, its gradients take the place of its gates.
+        static_assert(Cell::kRows == 4);
+        T_* const gates =
+            algorithm == "blelloch" ? launch.template allocate<T_>(places * 4) : view.rows;
+        view.tape.gates = reinterpret_cast<Quad<T_>*>(gates);
+        gates_again<Cell>(view, layer.inputs<T_>(), I, data_of<T_>(w_ih), data_of<T_>(b_ih),
+                          data_of<T_>(b_hh), reinterpret_cast<Quad<T_>*>(gates), launch);
+      }
+    }
     const ParameterGradients<T_> parameters{out_of<T_>(grad_w_ih), out_of<T_>(grad_w_hh),
                                             out_of<T_>(grad_b_ih), out_of<T_>(grad_b_hh)};
+    if constexpr (Cell::kStates == 2) {
+      if (projected) {
+        return projected_backward<Cell>(
+            view, layer.projection<T_>(), algorithm, chunk, levels, layer.inputs<T_>(), I,
+            data_of<T_>(w_ih), out_of<T_>(grad_x), parameters, out_of<T_>(grad_w_hr), launch);
+      }
+    }
     recurrent_backward<Cell>(view, algorithm, chunk, levels, layer.inputs<T_>(), I,
                              data_of<T_>(w_ih), out_of<T_>(grad_x), parameters, launch);
   });

@@ -6,5 +6,7 @@ namespace bppsa::cuda {
 
 BPPSA_RECURRENT_INSTANCE(, GruCell<float>)
 BPPSA_RECURRENT_INSTANCE(, GruCell<double>)
+BPPSA_AGAIN_INSTANCE(, GruCell<float>)
+BPPSA_AGAIN_INSTANCE(, GruCell<double>)
 
 }  // namespace bppsa::cuda

@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(64)
       now[e] = e < N ? carries(chunks - 2, b)[e] : T(0);
       next[e] = 0;
     }
-    // Rounds over the ring, until a product is not trusted. Then its chunk is walked, and the ring is
-    // filled again behind it. (The walk inside the rounds would be compiled once a slot.)
+    // Rounds over the ring, until a product is not trusted. Then its chunk is walked, and the ring
+    // is filled again behind it. (The walk inside the rounds would be compiled once a slot.)
     for (int64_t k = chunks - 2; k >= 1;) {
       ProductRow<T, kN> ring[kRing];
       int64_t ahead = k;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(64)
       while (k >= 1 && !walks) {
 #pragma unroll
         for (int slot = 0; slot < kRing; ++slot) {
-          if (k < 1 || walks) break;
+          if (k < 1) break;
           const T y = ring[slot].times(now);
           const T peak = ring[slot].peak();
           fetch(ring[slot]);

@@ -17,6 +17,9 @@
 //   gradient of the state: the gradients of the sums that the recurrent matrix
 //                made, and what passes it by on its way to the state before
 //   rows(…)      the kRows gate gradients
+// and, where kKeeps, to compute the kept numbers again:
+//   recurrent_part(k), input_part(k)   the gate whose recurrent and whose input's part the sum
+//                behind kept number k has; -1: none
 
 #include "activation.cuh"
 #include "shape.cuh"
@@ -123,6 +126,9 @@ struct GruCell {
   static constexpr int kGates = 3, kRows = 4, kStates = 1;
   static constexpr bool kKeeps = true;
   BPPSA_BOTH static constexpr bool folds(int g) { return g < 2; }
+  // The sums behind r, z, n, q; that behind n without r * q.
+  BPPSA_BOTH static constexpr int recurrent_part(int k) { return k < 2 ? k : k == 3 ? 2 : -1; }
+  BPPSA_BOTH static constexpr int input_part(int k) { return k < 3 ? k : -1; }
 
   BPPSA_DEVICE static UnitState<T> step(const T (&sum)[3], const T (&input)[3], UnitState<T> before,
                                         Quad<T>& kept) {
@@ -176,6 +182,8 @@ struct LstmCell {
   static constexpr int kGates = 4, kRows = 4, kStates = 2;
   static constexpr bool kKeeps = true;
   BPPSA_BOTH static constexpr bool folds(int) { return true; }
+  BPPSA_BOTH static constexpr int recurrent_part(int k) { return k; }
+  BPPSA_BOTH static constexpr int input_part(int k) { return k; }
 
   BPPSA_DEVICE static UnitState<T> step(const T (&sum)[4], const T (&)[4], UnitState<T> before,
                                         Quad<T>& kept) {

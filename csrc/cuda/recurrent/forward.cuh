@@ -199,13 +199,12 @@ void walk_forward_in(const ForwardView<typename Cell::scalar_t>& view, Launcher&
 
 template <class Cell, bool kScalarInput>
 void walk_forward(const ForwardView<typename Cell::scalar_t>& view, Launcher& launch) {
-  with_unit_shape<typename Cell::scalar_t, Cell::kGates, false>(
-      view.H, launch, [&](auto shape) {
-        using Shape = decltype(shape);
-        if constexpr (!kScalarInput || kTakesScalars<Shape>) {
-          walk_forward_in<Cell, Shape, kScalarInput>(view, launch);
-        }
-      });
+  with_unit_shape<typename Cell::scalar_t, Cell::kGates, false>(view.H, launch, [&](auto shape) {
+    using Shape = decltype(shape);
+    if constexpr (!kScalarInput || kTakesScalars<Shape>) {
+      walk_forward_in<Cell, Shape, kScalarInput>(view, launch);
+    }
+  });
 }
 
 }  // namespace bppsa::cuda

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "again.cuh"
 #include "carry.cuh"
 #include "forward.cuh"
 #include "gradients.cuh"
@@ -21,11 +22,25 @@ bool with_cell(const std::string& name, Run run) {
   return false;
 }
 
+/// The input's part of all steps, (T, B, kGates * H), as the input side of `view`.
+template <class Cell>
+typename Cell::scalar_t* projected_inputs(ForwardView<typename Cell::scalar_t>& view,
+                                          const Inputs<typename Cell::scalar_t>& x, int64_t I,
+                                          Launcher& launch) {
+  using T = typename Cell::scalar_t;
+  const int64_t rows = int64_t{Cell::kGates} * view.H;
+  T* const projected = launch.template allocate<T>(view.T_ * view.B * rows);
+  project_inputs(x, view.w_ih, view.T_, I, rows, projected, launch);
+  view.input = projected;
+  view.input_step = view.B * rows;
+  view.input_sample = rows;
+  return projected;
+}
+
 /// Fills what `view` points to; its input side is filled in here.
 template <class Cell>
 void recurrent_forward(ForwardView<typename Cell::scalar_t> view,
                        const Inputs<typename Cell::scalar_t>& x, int64_t I, Launcher& launch) {
-  using T = typename Cell::scalar_t;
   if (view.B == 0) return;
   if (I == 1 && takes_scalars<Cell>(view.H, launch)) {
     view.input = x.data;
@@ -33,12 +48,7 @@ void recurrent_forward(ForwardView<typename Cell::scalar_t> view,
     view.input_sample = x.sample;
     return walk_forward<Cell, true>(view, launch);
   }
-  const int64_t rows = int64_t{Cell::kGates} * view.H;
-  T* const projected = launch.template allocate<T>(view.T_ * view.B * rows);
-  project_inputs(x, view.w_ih, view.T_, I, rows, projected, launch);
-  view.input = projected;
-  view.input_step = view.B * rows;
-  view.input_sample = rows;
+  projected_inputs<Cell>(view, x, I, launch);
   walk_forward<Cell, false>(view, launch);
 }
 

@@ -116,6 +116,7 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
   };
 #pragma unroll
   for (int slot = 0; slot < kAhead; ++slot) fetch(false, ring[slot]);
+  sync_units<Shape>();  // the rows of a step may take the place of its gates
 
   T* row = view.rows + view.row(last - 1, b) * Cell::kRows;
   const int64_t row_back = -feed.row_step * Cell::kRows;
