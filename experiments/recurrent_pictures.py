@@ -120,15 +120,29 @@ def _sweeps(rows: Sequence[Row], training: dict[str, Any] | None) -> Any:
             panel.axhline(1, color="black", linewidth=0.8)
             if panel.get_legend_handles_labels()[0]:
                 panel.set(xscale="log", yscale="log")
+                sizes = sorted({r[letter] for r in rows if _belongs(r, others)})
+                panel.set_xticks(sizes, sizes, fontsize=8)
                 panel.legend(fontsize=8)
             panel.set_xlabel(letter)
             panel.set_title(f"{'whole step' if part == 'both' else part}: stock's time / ours")
             panel.grid(alpha=0.3)
+    for panels in axes:
+        _ticks(panels)
     text = "filled: as attached; hollow: left to PyTorch; dashed: the best plan's operator alone"
     if training:
         text += f"\na training step through Trainer, RNN (16, 1000, 20): {training['ratio']:.2f}x"
     figure.suptitle(text, fontsize=10)
     return figure
+
+
+def _ticks(panels: Sequence[Any]) -> None:
+    """Of panels that share their ratios: at 1, 2, 5, 10 times, …."""
+    low, high = panels[0].get_ylim()
+    ratios = [m * 10.0**e for e in range(-2, 4) for m in (1, 2, 5)]
+    for panel in panels:
+        panel.set_yticks(ratios, [f"{ratio:g}x" for ratio in ratios], fontsize=8)
+        panel.minorticks_off()
+    panels[0].set_ylim(low, high)
 
 
 def _belongs(row: Row, others: dict[str, int]) -> bool:
@@ -138,7 +152,7 @@ def _belongs(row: Row, others: dict[str, int]) -> bool:
 def _sweep(panel: Any, rows: list[Row], letter: str, part: str, cell: str, colour: str) -> None:
     sizes = [row[letter] for row in rows]
     best = [row["stock"][part] / row["plans"][row["best"]][part] for row in rows]
-    panel.plot(sizes, best, "--", color=colour, linewidth=1, label=f"{cell}, best plan")
+    panel.plot(sizes, best, ".--", color=colour, linewidth=1, label=f"{cell}, best plan")
     attached = [row for row in rows if "ours" in row]
     if not attached:
         return
