@@ -207,7 +207,7 @@ def measure(
     planned = every_plan(case, device) if plans else {}
     for way in (ours, *planned.values()):
         way()
-    found = turns.measure(ways | planned, seconds, asked.pairs)
+    found = turns.measure(ways | planned, seconds, asked.pairs, least=3 if planned else 1)
     if planned:
         row["plans"] = {name: found.pop(name) for name in planned}
         row["best"] = min(planned, key=lambda name: row["plans"][name]["backward"])

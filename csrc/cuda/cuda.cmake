@@ -1,11 +1,11 @@
 # _C_cuda: built wherever an nvcc is found, with or without a GPU; skipped with a message
 # otherwise. BPPSA_CUDA=OFF skips it too.
 option(BPPSA_CUDA "Build the CUDA kernels if an nvcc is found" ON)
-# What is compiled for 80 runs on 86 and 89 too. Each source is translated to PTX once, for 80 (and
-# apart from that for what is older, or by itself if it needs 90), and from there to code for every
-# architecture: of a build's time the translation is more than half. The PTX serves later ones. The
-# first of the recurrent kernels' architectures is the least compute capability that
-# bppsa_lightning/ops/recurrent.py takes them to run on.
+# Numbers, as 80 for a compute capability of 8.0. What is compiled for 80 runs on 86 and 89 too. Each
+# source is translated to PTX once, for 80 (and apart from that for what is older, or by itself if
+# it needs 90), and from there to code for every architecture: of a build's time the translation is
+# more than half. The PTX serves later ones. The first of the recurrent kernels' architectures is the
+# least compute capability that bppsa_lightning/ops/recurrent.py takes them to run on.
 set(BPPSA_CUDA_ARCHITECTURES "75;80;90;100;120" CACHE STRING "CUDA architectures of _C_cuda")
 set(BPPSA_CUDA_RECURRENT_ARCHITECTURES "80;90" CACHE STRING "those of its recurrent kernels")
 
