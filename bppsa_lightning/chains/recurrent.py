@@ -103,7 +103,7 @@ class RecurrentChain(Chain):
         if device.type != "cuda":
             return planner.hand_over(form.cell, T, B, form.hidden, device)
         spread = None
-        if isinstance(input, PackedSequence) and len(data) != T * B:
+        if isinstance(input, PackedSequence) and B and len(data) != T * B:
             spread = (len(data), padded_steps(input.batch_sizes))
         return ops.recurrent_kernels_missing(device) or planner.hand_over(
             form.cell, T, B, form.hidden, device, form.input_size, form.layers, form.directions,
