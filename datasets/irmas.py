@@ -233,10 +233,14 @@ class IRMASDataModule(SplitDataModule):
             raise ValueError("\n".join([f"{count}; {advice}:", *lines]))
         warnings.warn("\n".join([f"{count} and are skipped:", *lines]), stacklevel=stacklevel)
 
+    def _strata(self, excerpts: list[Excerpt]) -> list[int]:
+        """What each split has its share of: here the instruments."""
+        return [excerpt.label for excerpt in excerpts]
+
     def _split(self, excerpts: list[Excerpt], usable: list[int]) -> dict[str, list[int]]:
         splits = split_by_recording(
             [excerpts[index].recording for index in usable],
-            [excerpts[index].label for index in usable],
+            self._strata([excerpts[index] for index in usable]),
             self._shares,
             self.hparams["seed"],
         )

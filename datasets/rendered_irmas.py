@@ -8,12 +8,16 @@ from torch.utils.data import Dataset
 
 from .checks import check_folder
 from .irmas import IRMASDataModule
+from .irmas_layout import INSTRUMENTS, Excerpt
 from .rendering.corpus import check_corpus, render_corpus
+from .rendering.recording import draw
 from .splits import Batch
 
 
 class RenderedIRMASDataModule(IRMASDataModule):
     """`IRMASDataModule` on a corpus that ``prepare_data`` renders where it is missing.
+
+    Each split has its share not only of each instrument's recordings but of each of its programs.
 
     The corpus is sampled instruments that play random phrases, not recordings of musicians: what is
     learned on it says little of real music.
@@ -49,6 +53,16 @@ class RenderedIRMASDataModule(IRMASDataModule):
             raise ValueError(
                 "download is True, but this corpus is rendered; IRMASDataModule downloads IRMAS"
             )
+
+    def _strata(self, excerpts: list[Excerpt]) -> list[int]:
+        """Programs of instruments: each split has its share of each."""
+        seed = self.hparams["corpus_seed"]
+        played = [
+            (excerpt.label, draw(seed, INSTRUMENTS[excerpt.label], int(excerpt.recording)).sound)
+            for excerpt in excerpts
+        ]
+        numbers = {sound: number for number, sound in enumerate(dict.fromkeys(played))}
+        return [numbers[sound] for sound in played]
 
     def _load(self, names: Iterable[str]) -> dict[str, Dataset[Batch]]:
         """Also renders the corpus where it is missing; raises what `render_corpus` does."""

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 import record
 
@@ -29,17 +30,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("experiment", help="name of a file in experiments/, such as bitstream_rnn")
     parser.add_argument("--record", action="store_true", help="keep results in experiments/records")
+    add_stock_steps(parser)
     arguments, fit_arguments = parser.parse_known_args()
     script = HERE / f"{arguments.experiment}.py"
     if not script.is_file():
         parser.error(f"experiment: found {arguments.experiment!r}, wanted a file {script}")
 
     folder = Path("runs") / arguments.experiment
-    logs = {}
-    for name, strategy in RUNS.items():
-        print(f"--- {arguments.experiment}: {name}", flush=True)
-        train(script, folder / name, strategy, fit_arguments)
-        logs[name] = read(folder / name / "csv" / "version_0" / "metrics.csv")
+    logs = pair(script, folder, fit_arguments, arguments.stock_steps)
     summary = summarise(logs)
     draw(logs, summary, folder / "curve.png", arguments.experiment)
     results = {"experiment": arguments.experiment, "arguments": fit_arguments, **summary}
@@ -49,6 +47,35 @@ def main() -> None:
         shutil.copy(folder / "curve.png", record.RECORDS / f"{arguments.experiment}.png")
     print(table(summary))
     print(f"\ncurves: {folder / 'curve.png'}   summary: {folder / 'summary.json'}")
+
+
+def add_stock_steps(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--stock-steps", type=int, metavar="N",
+        help="train stock PyTorch for the first N steps alone: the curves are compared over these, "
+        "and it has no accuracy (default: the whole training)",
+    )  # fmt: skip
+
+
+def pair(
+    script: Path, folder: Path, arguments: list[str], stock_steps: int | None = None
+) -> dict[str, dict]:
+    """The logs of an experiment trained by scan and by stock PyTorch.
+
+    Args:
+        script: the experiment.
+        folder: gets bppsa/ and stock/; earlier results there are removed.
+        arguments: of its `fit`.
+        stock_steps: where stock PyTorch stops; None for the whole training.
+    """
+    logs = {}
+    for name, strategy in RUNS.items():
+        print(f"--- {script.stem}: {name}", flush=True)
+        shorter = stock_steps is not None and name == "stock"
+        limit = ["--trainer.max_steps", str(stock_steps)] if shorter else []
+        train(script, folder / name, strategy, [*arguments, *limit])
+        logs[name] = read(folder / name / "csv" / "version_0" / "metrics.csv")
+    return logs
 
 
 def train(
@@ -95,24 +122,36 @@ def values(series: list[tuple[int, float]]) -> list[float]:
 
 
 def summarise(logs: dict[str, dict]) -> dict[str, dict]:
-    """Final loss, accuracy and median seconds a step of each run; speed-ups; largest loss gap."""
+    """Final loss, accuracy and median seconds a step of each run; speed-ups; largest loss gap.
+
+    Where stock PyTorch stopped early, the two are compared over its steps, and it has neither a
+    final loss nor an accuracy.
+    """
     summary: dict[str, dict] = {}
+    last = {name: log["train/loss"][-1][0] for name, log in logs.items()}
     for name, log in logs.items():
+        whole = last[name] == last["bppsa"]
         summary[name] = {
-            "final_train_loss": mean(values(log["train/loss"])[-FINAL:]),
-            "val_loss": values(log["val/loss"])[-1],
-            "val_accuracy": values(log["val/accuracy"])[-1],
+            "final_train_loss": mean(values(log["train/loss"])[-FINAL:]) if whole else None,
+            "val_loss": values(log["val/loss"])[-1] if whole else None,
+            "val_accuracy": values(log["val/accuracy"])[-1] if whole else None,
             "seconds": {part: median(values(log[f"seconds/{part}"])) for part in PARTS},
             "seconds_of_training": values(log["seconds/elapsed"])[-1],
         }
     ours, stock = (summary[name]["seconds"] for name in RUNS)
     summary["speed_up"] = {part: stock[part] / ours[part] for part in PARTS}
-    summary["speed_up"]["training"] = (
-        summary["stock"]["seconds_of_training"] / summary["bppsa"]["seconds_of_training"]
-    )
-    pairs = zip(*(values(logs[name]["train/loss"]) for name in RUNS), strict=True)
+    elapsed = [dict(logs[name]["seconds/elapsed"])[last["stock"]] for name in RUNS]
+    summary["speed_up"]["training"] = elapsed[1] / elapsed[0]
+    pairs = list(zip(*(until(logs[n]["train/loss"], last["stock"]) for n in RUNS), strict=True))
     summary["largest_relative_loss_difference"] = max(abs(a - b) / abs(b) for a, b in pairs)
+    if last["stock"] != last["bppsa"]:
+        summary["stock_steps"] = last["stock"] + 1
     return summary
+
+
+def until(series: list[tuple[int, float]], last: int) -> list[float]:
+    """The values up to a step."""
+    return [value for step, value in series if step <= last]
 
 
 def parts_of(summary: dict) -> list[str]:
@@ -127,14 +166,16 @@ def table(summary: dict[str, dict]) -> str:
     for name in RUNS:
         run = summary[name]
         seconds = "".join(f"{run['seconds'][part] * 1e3:>8.2f} ms" for part in parts)
-        lines.append(
-            f"{name:7}{run['final_train_loss']:>9.4f}{run['val_accuracy']:>9.1%}{seconds}"
-            f"{run['seconds_of_training']:>9.1f} s"
+        final = "".join(
+            f"{'-':>9}" if run[key] is None else f"{run[key]:>9{form}}"
+            for key, form in (("final_train_loss", ".4f"), ("val_accuracy", ".1%"))
         )
+        lines.append(f"{name:7}{final}{seconds}{run['seconds_of_training']:>9.1f} s")
     ratios = "".join(f"{times(summary['speed_up'][part]):>11}" for part in (*parts, "training"))
     lines.append(f"{'speed-up':25}{ratios}")
     gap = summary["largest_relative_loss_difference"]
-    lines.append(f"largest relative difference between the two loss curves: {gap:.1e}")
+    over = f" over the {summary['stock_steps']} steps of stock" if "stock_steps" in summary else ""
+    lines.append(f"largest relative difference between the two loss curves{over}: {gap:.1e}")
     return "\n".join(lines)
 
 
@@ -147,14 +188,7 @@ def draw(logs: dict[str, dict], summary: dict[str, dict], path: Path, title: str
     figure, (by_step, by_time) = record.pyplot().subplots(
         1, 2, figsize=(10, 4), sharey=True, layout="tight"
     )
-    for name, log in logs.items():
-        style = {"color": COLOURS[name], "label": name}
-        # The stock curve lies under a dashed one, or a curve that coincides would hide it.
-        style |= {"lw": 1.2, "ls": "--"} if name == "bppsa" else {"lw": 3, "alpha": 0.45}
-        order = {"zorder": 3 if name == "bppsa" else 2}
-        smooth = running_mean(values(log["train/loss"]))
-        by_step.plot([step for step, _ in log["train/loss"]], smooth, **style, **order)
-        by_time.plot(values(log["seconds/elapsed"]), smooth, **style | {"ls": "-"}, **order)
+    draw_losses(by_step, by_time, logs)
     gap = summary["largest_relative_loss_difference"]
     title_by_step = f"Losses at most {gap:.0e} apart (relative)"
     by_step.set(xlabel="step", ylabel="training loss (running mean)", title=title_by_step)
@@ -167,6 +201,18 @@ def draw(logs: dict[str, dict], summary: dict[str, dict], path: Path, title: str
         axes.legend()
     figure.suptitle(title)
     record.save_figure(figure, path, dpi=130)
+
+
+def draw_losses(by_step: Any, by_time: Any, logs: dict[str, dict]) -> None:
+    """Both curves over steps and over seconds of training."""
+    for name, log in logs.items():
+        style = {"color": COLOURS[name], "label": name}
+        # The stock curve lies under a dashed one, or a curve that coincides would hide it.
+        style |= {"lw": 1.2, "ls": "--"} if name == "bppsa" else {"lw": 3, "alpha": 0.45}
+        order = {"zorder": 3 if name == "bppsa" else 2}
+        smooth = running_mean(values(log["train/loss"]))
+        by_step.plot([step for step, _ in log["train/loss"]], smooth, **style, **order)
+        by_time.plot(values(log["seconds/elapsed"]), smooth, **style | {"ls": "-"}, **order)
 
 
 def in_words(ratio: float) -> str:

@@ -96,9 +96,11 @@ def _made(experiment: Experiment, records: Records | None, full: bool) -> str:
     if command is None:
         return experiment.elsewhere
     given = command
+    script, keep, _ = command.partition(" --record")
+    if not keep:
+        script = command.split()[0]
     for record in (records or {}).values():
-        script, keep, _ = command.partition(" --record")
-        if keep and "arguments" in record:  # as it was run, which may not be the full schedule
+        if "arguments" in record:  # as it was run, which may not be the full schedule
             given = " ".join([script + keep, *map(shlex.quote, record["arguments"])])
     text = f"`python experiments/{given}`"
     return text if given == command else f"{text}; in full `python experiments/{command}`"

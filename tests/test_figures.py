@@ -1,8 +1,10 @@
 """The page of the records is what the records say, and `make figures` leaves the records alone."""
 
+import argparse
 import importlib
 import json
 import re
+import runpy
 import shlex
 import sys
 from pathlib import Path
@@ -69,6 +71,56 @@ def test_what_is_measured_can_be_measured_again(figures, full):
             assert (ROOT / "experiments" / script).is_file(), script
             if script == "compare.py":
                 assert (ROOT / "experiments" / f"{arguments[0]}.yaml").is_file(), arguments[0]
+
+
+class Parsed(Exception):
+    """A script's command line is right: what it did not know itself."""
+
+
+COMMANDS = [
+    (name, full)
+    for name in ("bitstream_rnn", "rnn_sweep", "gru_sweep", "irmas_gru", "gru_breakdown", "lenet5",
+                 "table1", "figure10", "draw_scan", "pruned_vgg11")
+    for full in (False, True)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name,full", COMMANDS)
+def test_every_command_line_is_parsed(figures, monkeypatch, tmp_path, capsys, name, full):
+    pytest.importorskip("jsonargparse", reason="needs jsonargparse, of the extra experiments")
+    (experiment,) = [e for e in figures.EXPERIMENTS if e.name == name]
+    parse = argparse.ArgumentParser.parse_known_args
+
+    def parse_and_stop(parser, arguments=None, namespace=None):
+        raise Parsed(parse(parser, arguments, namespace)[1])
+
+    def parse_all_and_stop(parser, arguments=None, namespace=None):
+        _, unknown = parse(parser, arguments, namespace)
+        assert not unknown, unknown
+        raise Parsed([])
+
+    for line in dict.fromkeys(experiment.command(full, images) for images in ("", figures.CIFAR10)):
+        script, *arguments = shlex.split(line)
+        monkeypatch.setattr(sys, "argv", [script, *arguments])
+        with monkeypatch.context() as patch, pytest.raises(Parsed) as parsed:
+            patch.setattr(argparse.ArgumentParser, "parse_known_args", parse_and_stop)
+            patch.setattr(argparse.ArgumentParser, "parse_args", parse_all_and_stop)
+            runpy.run_path(str(ROOT / "experiments" / script), run_name="__main__")
+        (rest,) = parsed.value.args
+        applications = {"compare.py": arguments[:1], "compare_pruned.py": ["pruned_vgg11"],
+                        "irmas_curves.py": ["irmas_gru"]}.get(script, [])  # fmt: skip
+        for application in applications:
+            command = [f"{application}.py", "fit", *rest, "--print_config"]
+            monkeypatch.setattr(sys, "argv", command)
+            monkeypatch.chdir(tmp_path)
+            with pytest.raises(SystemExit) as done:
+                runpy.run_path(str(ROOT / "experiments" / command[0]), run_name="__main__")
+            assert done.value.code in (0, None)
+            assert "max_epochs" in capsys.readouterr().out
+
+
+def test_the_command_lines_that_are_parsed_are_all(figures):
+    assert {name for name, _ in COMMANDS} == {e.name for e in figures.EXPERIMENTS if e.full}
 
 
 def run(figures, monkeypatch, tmp_path, *arguments):

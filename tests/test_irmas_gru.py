@@ -3,7 +3,9 @@
 import importlib
 import json
 import runpy
+import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ for package in ("pretty_midi", "midirenderer", "librosa", "jsonargparse"):
     pytest.importorskip(package, reason=f"needs {package}, of the extra audio")
 
 from bppsa_lightning.datasets import IRMASDataModule, RenderedIRMASDataModule  # noqa: E402
-from bppsa_lightning.datasets.rendering import corpus  # noqa: E402
+from bppsa_lightning.datasets.irmas_layout import Excerpt  # noqa: E402
+from bppsa_lightning.datasets.rendering import corpus, recording  # noqa: E402
 from bppsa_lightning.datasets.rendering.instruments import INSTRUMENTS  # noqa: E402
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
@@ -94,6 +97,95 @@ def test_the_datamodule_checks_what_it_adds(tmp_path):
         RenderedIRMASDataModule(tmp_path, download=True)
     with pytest.raises(ValueError, match="features is 'XL'"):
         RenderedIRMASDataModule(tmp_path, features="XL")
+
+
+def test_each_split_has_every_program_of_every_instrument():
+    """The default corpus, by the names of its files."""
+    excerpts, programs = [], {}
+    for code, number, count in corpus._recordings(300):
+        drawn = recording.draw(0, code, number)
+        programs[number] = (code, drawn.sound.program)
+        for excerpt in range(1, count + 1):
+            name = drawn.file_name(excerpt)
+            label = list(INSTRUMENTS).index(code)
+            excerpts.append(Excerpt(Path(code, name), f"{code}/{name}", label, 0, 0, 0))
+    data = RenderedIRMASDataModule(per_class=300)
+    splits = data._split(excerpts, list(range(len(excerpts))))
+    recordings = {
+        name: {int(excerpts[i].recording) for i in indices} for name, indices in splits.items()
+    }
+    assert sum(map(len, recordings.values())) == len(set.union(*recordings.values())) == 1100
+    shares = {name: Counter(programs[number] for number in r) for name, r in recordings.items()}
+    rare = {program for program, count in Counter(programs.values()).items() if count < 10}
+    assert len(rare) <= 2
+    for name, least in (("train", 4), ("val", 1), ("test", 1)):
+        assert all(shares[name][p] >= least for p in set(programs.values()) - rare), name
+        assert all(
+            abs(sum(n for (code, _), n in shares[name].items() if code == instrument) / 100 - share)
+            <= 0.03
+            for instrument in INSTRUMENTS
+            for share in [data._shares[name]]
+        ), name
+
+
+def test_the_model_varies_what_it_trains_on_and_reads_out_what_it_is_told(monkeypatch):
+    model = load(monkeypatch, "irmas_gru").IRMASGRU
+    x = torch.randn(64, 9, 6)
+    torch.manual_seed(0)
+    swapped = model(6, noise=0).vary(x)
+    other = torch.cat([x[..., 3:], x[..., :3]], dim=-1)
+    is_swapped = (swapped == other).all((1, 2))
+    assert 16 < int(is_swapped.sum()) < 48
+    assert torch.equal(swapped[~is_swapped], x[~is_swapped])
+    assert torch.equal(model(6, noise=0, swap_channels=False).vary(x), x)
+    noisy = model(6, noise=0.5, swap_channels=False).vary(x) - x
+    assert abs(noisy.std() - 0.5) < 0.05 and abs(noisy.mean()) < 0.05
+
+    last, mean = model(6, readout="last"), model(6)
+    mean.load_state_dict(last.state_dict())
+    states, _ = last.gru(x)
+    assert torch.allclose(last(x), last.classify(states[:, -1]), atol=1e-6)
+    assert torch.allclose(mean(x), mean.classify(states.mean(1)), atol=1e-6)
+    with pytest.raises(ValueError, match="readout: found 'first', wanted 'mean' or 'last'"):
+        model(6, readout="first")
+
+
+def test_three_curves_leave_one_record_and_a_picture(folder, monkeypatch, tmp_path, capsys):
+    """Every run in this process; stock PyTorch stops early, at the same rates as ours."""
+    curves = load(monkeypatch, "irmas_curves")
+    commands = []
+
+    def run(command, **_):
+        commands.append(command[2:])
+        monkeypatch.setattr(sys, "argv", command[1:])
+        runpy.run_path(command[1], run_name="__main__")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(curves.record, "RECORDS", tmp_path / "records")
+    monkeypatch.chdir(tmp_path)
+    fit = ["--data.data_dir", str(folder), "--data.per_class", "6", "--data.val_split", "0.34"]
+    fit += ["--data.test_split", "0.33", "--trainer.log_every_n_steps", "1"]
+    fit += ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
+    fit += ["--trainer.max_epochs", "3"]
+    sizes = ["--features", "S", "M", "--batches", "4", "--stock-steps", "4"]
+    monkeypatch.setattr(sys, "argv", ["irmas_curves", *sizes, *fit])
+    curves.main()
+    assert [command[0] for command in commands] == ["fit", "fit", "test"] * 2
+
+    record = json.loads((tmp_path / "records" / "irmas_gru.json").read_text())
+    assert [(row["features"], row["T"], row["B"]) for row in record["rows"]] == [
+        ("S", 259, 4),
+        ("M", 517, 4),
+    ]
+    for row in record["rows"]:
+        assert row["stock_steps"] == 4 < row["steps"]
+        assert row["largest_relative_loss_difference"] < 1e-4
+        assert row["stock"]["val_accuracy"] is None
+        assert 0 <= row["bppsa"]["val_accuracy"] <= 1 and 0 <= row["test_accuracy"] <= 1
+    assert (tmp_path / "records" / "irmas_gru.png").read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr().out
+    assert curves.table(record["rows"]) in printed and "over the 4 steps of stock" in printed
 
 
 def test_curves_coincide_over_30_steps(fit, caplog):

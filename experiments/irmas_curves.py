@@ -1,0 +1,141 @@
+"""The paper's training curves of its GRU: features S, M and L, by scan and by stock PyTorch.
+
+    python experiments/irmas_curves.py                       # B = 16, as in the paper; half an hour
+    python experiments/irmas_curves.py --batches 16 32 64    # an hour and a half
+    python experiments/irmas_curves.py --stock-steps 1000    # stock PyTorch's beginning; ten minutes
+    python experiments/irmas_curves.py --data.per_class 30   # any argument of irmas_gru.py's `fit`
+
+Each size is trained as `compare.py irmas_gru` does, into runs/irmas_curves/<features><batch>; then
+the network that was trained by scan is tested on the excerpts set aside. Writes
+experiments/records/irmas_gru.json, a row for each size, and irmas_gru.png. T frames, F features.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import compare
+import record
+
+from bppsa_lightning.datasets.irmas_features import SETTINGS
+
+SCRIPT = compare.HERE / "irmas_gru.py"
+NAME = "irmas_gru"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--features", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--batches", nargs="+", type=int, default=[16], metavar="B")
+    compare.add_stock_steps(parser)
+    arguments, fit_arguments = parser.parse_known_args()
+    rows, logs = [], []
+    for batch in arguments.batches:
+        for features in arguments.features:
+            print(f"=== features {features}, {batch} excerpts a batch", flush=True)
+            folder = Path("runs") / Path(__file__).stem / f"{features}{batch}"
+            row, log = measure(features, batch, folder, fit_arguments, arguments.stock_steps)
+            rows.append(row)
+            logs.append(log)
+            print(compare.table(row), flush=True)
+    results = {"experiment": NAME, "arguments": sys.argv[1:], "rows": rows}
+    path = record.RECORDS / f"{NAME}.json"
+    record.write(path, results)
+    draw(rows, logs, path.with_suffix(".png"))
+    print(f"{table(rows)}\n\nrecord: {path}, .png")
+
+
+def measure(
+    features: str, batch: int, folder: Path, arguments: list[str], stock_steps: int | None
+) -> tuple[dict[str, Any], dict[str, dict]]:
+    """A size's row of the record, and its two logs."""
+    sizes = ["--data.features", features, "--data.batch_size", str(batch)]
+    logs = compare.pair(SCRIPT, folder, [*sizes, *arguments], stock_steps)
+    row = {
+        "features": features,
+        "T": SETTINGS[features].frames,
+        "F": SETTINGS[features].features,
+        "B": batch,
+        "steps": logs["bppsa"]["train/loss"][-1][0] + 1,
+        **compare.summarise(logs),
+        "train_accuracy": mean(compare.values(logs["bppsa"]["train/accuracy"])[-compare.FINAL :]),
+    }
+    row["test_accuracy"] = test(folder / "bppsa", [*sizes, *arguments])
+    return row, logs
+
+
+def test(folder: Path, arguments: list[str]) -> float:
+    """The accuracy of a finished run's network on the test split."""
+    checkpoint = folder / "checkpoints" / "last.ckpt"
+    command = [sys.executable, str(SCRIPT), "test", "--config", str(folder / "defaults.yaml")]
+    command += [*arguments, "--ckpt_path", str(checkpoint), "--trainer.logger.name", "test"]
+    done = subprocess.run(command)
+    if done.returncode:
+        sys.exit(f"{SCRIPT.name} test, of {checkpoint}, ended with status {done.returncode}")
+    return compare.read(folder / "csv" / "version_1" / "metrics.csv")["test/accuracy"][-1][1]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """A line of Markdown for each size."""
+    head = (
+        "| features | T | B | validation | test | ours: forward + backward | step "
+        "| stock: forward + backward | step | forward + backward | step | curves apart |"
+    )
+    lines = [head, "|---" * 12 + "|"]
+    for row in rows:
+        seconds = [row[name]["seconds"] for name in compare.RUNS]
+        times = [ms(s) for part in seconds for s in (both(part), part["step"])]
+        ratios = [compare.times(both(seconds[1]) / both(seconds[0]))]
+        ratios.append(compare.times(row["speed_up"]["step"]))
+        gap = f"{row['largest_relative_loss_difference']:.1e} over {compared(row):,} steps"
+        accuracies = [f"{row['bppsa']['val_accuracy']:.0%}", f"{row['test_accuracy']:.0%}"]
+        cells = [row["features"], f"{row['T']:,}", row["B"], *accuracies, *times, *ratios, gap]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def both(seconds: dict[str, float]) -> float:
+    """Of forward and backward."""
+    return seconds["forward"] + seconds["backward"]
+
+
+def ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"
+
+
+def compared(row: dict[str, Any]) -> int:
+    """The steps over which the two curves are compared."""
+    return row.get("stock_steps", row["steps"])
+
+
+def draw(rows: list[dict[str, Any]], logs: list[dict[str, dict]], path: Path) -> None:
+    """For each batch the losses over steps, and below them over time; a column for each features."""
+    batches = list(dict.fromkeys(row["B"] for row in rows))
+    features = list(dict.fromkeys(row["features"] for row in rows))
+    figure, axes = record.pyplot().subplots(
+        2 * len(batches), len(features), sharey=True, squeeze=False, layout="constrained",
+        figsize=(4 * len(features), 5.2 * len(batches)),
+    )  # fmt: skip
+    for row, log in zip(rows, logs, strict=True):
+        line, column = 2 * batches.index(row["B"]), features.index(row["features"])
+        by_step, by_time = axes[line, column], axes[line + 1, column]
+        compare.draw_losses(by_step, by_time, log)
+        gap = f"{row['largest_relative_loss_difference']:.0e} apart over {compared(row):,} steps"
+        by_step.set(xlabel="step", title=f"{row['features']}: T = {row['T']:,}, B = {row['B']}\n{gap}")
+        by_time.set(xlabel="seconds of training", xscale="log")
+        ratio = compare.times(row["speed_up"]["training"])
+        by_time.set_title(f"{ratio} as fast; test accuracy {row['test_accuracy']:.0%}")
+        for each in (by_step, by_time):
+            each.grid(alpha=0.3)
+    for each in axes[:, 0]:
+        each.set_ylabel("training loss (running mean)")
+    axes[0, 0].legend()
+    figure.suptitle("GRU of 20 states on rendered instruments, by scan and by stock PyTorch")
+    record.save_figure(figure, path, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
