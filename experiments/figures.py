@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=times())
     parser.add_argument(
         "--full", action="store_true",
         help="the paper's schedules (hours), kept in experiments/records; "
@@ -51,6 +51,17 @@ def main() -> None:
     print(f"page: {page}")
     if failed:
         sys.exit(f"these experiments failed: {', '.join(failed)}")
+
+
+def times() -> str:
+    """How long the full runs take."""
+    minutes = {e.name: e.minutes for e in EXPERIMENTS if e.full}
+    return (
+        "Minutes of the full runs, on two cores: "
+        f"{', '.join(f'{name} {count}' for name, count in minutes.items())}; together "
+        f"{sum(minutes.values()) / 60:.1f} hours. The corpus of instruments and its features are "
+        "made once, in some 15 minutes more."
+    )
 
 
 def run(experiment: Experiment, folder: Path, full: bool) -> bool:

@@ -120,7 +120,9 @@ def test_every_command_line_is_parsed(figures, monkeypatch, tmp_path, capsys, na
 
 
 def test_the_command_lines_that_are_parsed_are_all(figures):
-    assert {name for name, _ in COMMANDS} == {e.name for e in figures.EXPERIMENTS if e.full}
+    full = {e.name: e.minutes for e in figures.EXPERIMENTS if e.full}
+    assert {name for name, _ in COMMANDS} == set(full) and all(full.values())
+    assert all(f"{name} {minutes}" in figures.times() for name, minutes in full.items())
 
 
 def run(figures, monkeypatch, tmp_path, *arguments):

@@ -180,10 +180,13 @@ def test_three_curves_leave_one_record_and_a_picture(folder, monkeypatch, tmp_pa
     ]
     for row in record["rows"]:
         assert row["stock_steps"] == 4 < row["steps"]
-        assert row["largest_relative_loss_difference"] < 1e-4
+        assert row["largest_relative_loss_difference"] < 1e-4 and row["steps_together"] == 4
         assert row["stock"]["val_accuracy"] is None
         assert 0 <= row["bppsa"]["val_accuracy"] <= 1 and 0 <= row["test_accuracy"] <= 1
     assert (tmp_path / "records" / "irmas_gru.png").read_bytes().startswith(b"\x89PNG")
+    apart = {"bppsa": {"train/loss": [(0, 1.0), (9, 1.0), (19, 1.0)]}}
+    apart["stock"] = {"train/loss": [(0, 1.0), (9, 1.00009), (19, 1.001)]}
+    assert curves.together(apart) == 10
     printed = capsys.readouterr().out
     assert curves.table(record["rows"]) in printed and "over the 4 steps of stock" in printed
 
