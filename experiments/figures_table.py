@@ -121,7 +121,9 @@ def _sweep_at_a_glance(name: str) -> Callable[[Records], str]:
 
 def _music(records: Records) -> str:
     rows = records["irmas_gru"]["rows"]
+    threads = records["irmas_gru"]["environment"]["torch_threads"]
     note = (
+        f"With {threads} thread{'s' if threads > 1 else ''}, as it trained. "
         "Eleven instruments (chance: 9 %), rendered from a soundfont: accuracies say nothing of "
         "IRMAS. Validation and test are of recordings that training never saw; the network is the "
         "one trained by scan. What differs from the paper's training is in "
@@ -141,8 +143,8 @@ def _music_at_a_glance(records: Records) -> str:
         f"{r['features']} {r['test_accuracy']:.0%}" for r in rows if r["B"] == 16
     )
     return (
-        f"curves within 1e-4 for {fewest} steps; step {min(ratios):.1f}x to {max(ratios):.1f}x; test accuracy: "
-        f"{accuracies}"
+        f"curves within 1e-4 for {fewest} steps; step {min(ratios):.1f}x to {max(ratios):.1f}x; "
+        f"test accuracy: {accuracies}"
     )
 
 

@@ -130,7 +130,7 @@ def draw(rows: list[dict[str, Any]], logs: list[dict[str, dict]], path: Path) ->
     features = list(dict.fromkeys(row["features"] for row in rows))
     figure, axes = record.pyplot().subplots(
         2 * len(batches), len(features), sharey=True, squeeze=False, layout="constrained",
-        figsize=(4 * len(features), 5.2 * len(batches)),
+        figsize=(max(4 * len(features), 6.5), 5.4 * len(batches)),
     )  # fmt: skip
     for row, log in zip(rows, logs, strict=True):
         line, column = 2 * batches.index(row["B"]), features.index(row["features"])
