@@ -74,7 +74,7 @@ def pair(
         shorter = stock_steps is not None and name == "stock"
         limit = ["--trainer.max_steps", str(stock_steps)] if shorter else []
         train(script, folder / name, strategy, [*arguments, *limit])
-        logs[name] = read(folder / name / "csv" / "version_0" / "metrics.csv")
+        logs[name] = read_run(folder / name)
     return logs
 
 
@@ -104,6 +104,11 @@ def train(
         sys.exit(f"{script.name}, to {folder}, ended with status {error.returncode}")
     except KeyboardInterrupt:
         sys.exit(f"\ninterrupted; run the same command again to start {script.stem} afresh")
+
+
+def read_run(folder: Path, version: int = 0) -> dict[str, list[tuple[int, float]]]:
+    """The metrics of a run in `folder`; later subcommands there have later versions."""
+    return read(folder / "csv" / f"version_{version}" / "metrics.csv")
 
 
 def read(path: Path) -> dict[str, list[tuple[int, float]]]:

@@ -100,7 +100,10 @@ def _made(experiment: Experiment, records: Records | None, full: bool) -> str:
     if not keep:
         script = command.split()[0]
     for record in (records or {}).values():
-        if "arguments" in record:  # as it was run, which may not be the full schedule
-            given = " ".join([script + keep, *map(shlex.quote, record["arguments"])])
+        # As it was run, which may not be the full schedule; or as each row was.
+        runs = [r["arguments"] for r in (record, *record.get("rows", [])) if "arguments" in r]
+        if runs:
+            lines = (" ".join([script + keep, *map(shlex.quote, run)]) for run in runs)
+            given = "`; `python experiments/".join(dict.fromkeys(lines))
     text = f"`python experiments/{given}`"
     return text if given == command else f"{text}; in full `python experiments/{command}`"

@@ -121,9 +121,9 @@ def _sweep_at_a_glance(name: str) -> Callable[[Records], str]:
 
 def _music(records: Records) -> str:
     rows = records["irmas_gru"]["rows"]
-    threads = records["irmas_gru"]["environment"]["torch_threads"]
+    threads = sorted({row["threads"] for row in rows})
     note = (
-        f"With {threads} thread{'s' if threads > 1 else ''}, as it trained. "
+        f"Threads: {', '.join(map(str, threads))}. Seconds are medians of the training. "
         "Eleven instruments (chance: 9 %), rendered from a soundfont: accuracies say nothing of "
         "IRMAS. Validation and test are of recordings that training never saw; the network is the "
         "one trained by scan. What differs from the paper's training is in "

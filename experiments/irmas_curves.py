@@ -11,6 +11,7 @@ experiments/records/irmas_gru.json, a row for each size, and irmas_gru.png. T fr
 """
 
 import argparse
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import compare
 import record
+import torch
 
 from bppsa_lightning.datasets.irmas_features import SETTINGS
 
@@ -31,42 +33,60 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--features", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--batches", nargs="+", type=int, default=[16], metavar="B")
+    parser.add_argument(
+        "--add",
+        action="store_true",
+        help="keep the record's rows of other sizes, from earlier runs",
+    )
     compare.add_stock_steps(parser)
     arguments, fit_arguments = parser.parse_known_args()
-    rows, logs = [], []
+    path = record.RECORDS / f"{NAME}.json"
+    rows = json.loads(path.read_text())["rows"] if arguments.add and path.is_file() else []
     for batch in arguments.batches:
         for features in arguments.features:
             print(f"=== features {features}, {batch} excerpts a batch", flush=True)
-            folder = Path("runs") / Path(__file__).stem / f"{features}{batch}"
-            row, log = measure(features, batch, folder, fit_arguments, arguments.stock_steps)
-            rows.append(row)
-            logs.append(log)
+            row = measure(features, batch, fit_arguments, arguments.stock_steps)
+            others = [r for r in rows if (r["features"], r["B"]) != (features, batch)]
+            rows = sorted([*others, row], key=lambda r: (r["B"], r["T"]))
             print(compare.table(row), flush=True)
-    results = {"experiment": NAME, "arguments": sys.argv[1:], "rows": rows}
-    path = record.RECORDS / f"{NAME}.json"
-    record.write(path, results)
-    draw(rows, logs, path.with_suffix(".png"))
+            # After each size: a run that is stopped is continued with --add.
+            record.write(path, {"experiment": NAME, "rows": rows})
+    draw(rows, [logs_of(row["features"], row["B"]) for row in rows], path.with_suffix(".png"))
     print(f"{table(rows)}\n\nrecord: {path}, .png")
 
 
+def folder_of(features: str, batch: int) -> Path:
+    return Path("runs") / Path(__file__).stem / f"{features}{batch}"
+
+
+def logs_of(features: str, batch: int) -> dict[str, dict]:
+    folder = folder_of(features, batch)
+    return {name: compare.read_run(folder / name) for name in compare.RUNS}
+
+
 def measure(
-    features: str, batch: int, folder: Path, arguments: list[str], stock_steps: int | None
-) -> tuple[dict[str, Any], dict[str, dict]]:
-    """A size's row of the record, and its two logs."""
+    features: str, batch: int, arguments: list[str], stock_steps: int | None
+) -> dict[str, Any]:
+    """A size's row of the record."""
     sizes = ["--data.features", features, "--data.batch_size", str(batch)]
+    folder = folder_of(features, batch)
     logs = compare.pair(SCRIPT, folder, [*sizes, *arguments], stock_steps)
-    row = {
+    checkpoint = folder / "bppsa" / "checkpoints" / "last.ckpt"
+    data = torch.load(checkpoint, weights_only=True)["datamodule_hyper_parameters"]
+    return {
         "features": features,
         "T": SETTINGS[features].frames,
         "F": SETTINGS[features].features,
         "B": batch,
+        "per_class": data.get("per_class"),
+        "threads": torch.get_num_threads(),
+        "arguments": sys.argv[1:],
         "steps": logs["bppsa"]["train/loss"][-1][0] + 1,
         **compare.summarise(logs),
         "train_accuracy": mean(compare.values(logs["bppsa"]["train/accuracy"])[-compare.FINAL :]),
+        "steps_together": together(logs),
+        "test_accuracy": test(checkpoint, [*sizes, *arguments]),
     }
-    row["steps_together"] = together(logs)
-    row["test_accuracy"] = test(folder / "bppsa", [*sizes, *arguments])
-    return row, logs
 
 
 def together(logs: dict[str, dict]) -> int:
@@ -80,24 +100,24 @@ def together(logs: dict[str, dict]) -> int:
     return count
 
 
-def test(folder: Path, arguments: list[str]) -> float:
+def test(checkpoint: Path, arguments: list[str]) -> float:
     """The accuracy of a finished run's network on the test split."""
-    checkpoint = folder / "checkpoints" / "last.ckpt"
+    folder = checkpoint.parent.parent
     command = [sys.executable, str(SCRIPT), "test", "--config", str(folder / "defaults.yaml")]
-    command += [*arguments, "--ckpt_path", str(checkpoint), "--trainer.logger.name", "test"]
-    done = subprocess.run(command)
+    done = subprocess.run([*command, *arguments, "--ckpt_path", str(checkpoint)])
     if done.returncode:
         sys.exit(f"{SCRIPT.name} test, of {checkpoint}, ended with status {done.returncode}")
-    return compare.read(folder / "csv" / "version_1" / "metrics.csv")["test/accuracy"][-1][1]
+    return compare.read_run(folder, version=1)["test/accuracy"][-1][1]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """A line of Markdown for each size."""
     head = (
-        "| features | T | B | validation | test | ours: forward + backward | step "
-        "| stock: forward + backward | step | forward + backward | step | curves within 1e-4 |"
+        "| features | T | B | excerpts an instrument | validation | test "
+        "| ours: forward + backward | step | stock: forward + backward | step "
+        "| forward + backward | step | curves within 1e-4 |"
     )
-    lines = [head, "|---" * 12 + "|"]
+    lines = [head, "|---" * 13 + "|"]
     for row in rows:
         seconds = [row[name]["seconds"] for name in compare.RUNS]
         times = [ms(s) for part in seconds for s in (both(part), part["step"])]
@@ -105,7 +125,16 @@ def table(rows: list[dict[str, Any]]) -> str:
         ratios.append(compare.times(row["speed_up"]["step"]))
         gap = f"{row['steps_together']:,} of {compared(row):,} steps"
         accuracies = [f"{row['bppsa']['val_accuracy']:.0%}", f"{row['test_accuracy']:.0%}"]
-        cells = [row["features"], f"{row['T']:,}", row["B"], *accuracies, *times, *ratios, gap]
+        cells = [
+            row["features"],
+            f"{row['T']:,}",
+            row["B"],
+            row["per_class"],
+            *accuracies,
+            *times,
+            *ratios,
+            gap,
+        ]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
