@@ -178,7 +178,7 @@ def test_the_rate_rises_and_falls_and_a_shorter_run_takes_the_same_steps(monkeyp
         rates(max_epochs=-1, max_steps=2)
 
 
-def test_three_curves_leave_one_record_and_a_picture(folder, monkeypatch, tmp_path, capsys):
+def test_curves_leave_one_record_and_a_picture(folder, monkeypatch, tmp_path, capsys):
     """Every run in this process; stock PyTorch stops early, at the same rates as ours."""
     curves = load(monkeypatch, "irmas_curves")
     commands = []
@@ -196,9 +196,10 @@ def test_three_curves_leave_one_record_and_a_picture(folder, monkeypatch, tmp_pa
     fit += ["--data.test_split", "0.33", "--trainer.log_every_n_steps", "1"]
     fit += ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
     fit += ["--trainer.max_epochs", "3"]
-    sizes = ["--features", "S", "M", "--batches", "4", "--stock-steps", "4"]
-    monkeypatch.setattr(sys, "argv", ["irmas_curves", *sizes, *fit])
-    curves.main()
+    for features, more in (("M", []), ("S", ["--add"])):
+        sizes = ["--features", features, "--batches", "4", "--stock-steps", "4", *more]
+        monkeypatch.setattr(sys, "argv", ["irmas_curves", *sizes, *fit])
+        curves.main()
     assert [command[0] for command in commands] == ["fit", "fit", "test"] * 2
 
     record = json.loads((tmp_path / "records" / "irmas_gru.json").read_text())
