@@ -59,6 +59,7 @@ def test_what_it_says_of_the_gru_on_music_is_what_its_record_says():
             for who in ("bppsa", "stock")
         )
         accuracies = f"{row['bppsa']['val_accuracy']:.0%} | {row['test_accuracy']:.0%}"
+        accuracies = f"{row['per_class']} | {accuracies}"
         times = f"{ours:.1f} ms | {stock:.1f} ms | {stock / ours:.1f}x"
         assert f"| {row['features']} | {row['T']:,} | {times} | {accuracies} |" in README
 
