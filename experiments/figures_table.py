@@ -240,12 +240,17 @@ def _table1_at_a_glance(records: Records) -> str:
 def _figure10(records: Records) -> str:
     totals = records["figure10"]["totals"]
     millions = {name: f"{value / 1e6:,.0f}" for name, value in totals.items()}
+    factored = (
+        f"{millions['scan_in_factors']} million, {millions['critical_path_in_factors']} million on "
+        f"a critical path of {totals['steps_critical_path_in_factors']} steps."
+    )
     return (
         f"The scan: {millions['scan']} million FLOPs an image, {millions['critical_path']} million "
         f"on the critical path of {totals['steps_critical_path']} steps. Back-propagation: "
         f"{totals['steps_bp']} steps, {millions['bp_dense']} million with dense kernels, "
         f"{millions['bp_surviving']} million on the surviving weights. **Back-propagation wins in "
-        "FLOPs:** the products of matrices that shorten the path cost more than all of it."
+        "FLOPs:** the products of matrices that shorten the path cost more than all of it. With "
+        "those that only scale and pick kept in factors, as `LayerScan` makes them: " + factored
     )
 
 

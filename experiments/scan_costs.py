@@ -116,9 +116,10 @@ def names_of(modules: Sequence[Any]) -> list[str]:
 
 
 def of_layers(scan: LayerScan, names: Sequence[str]) -> ScanCosts:
-    """The scan of a stack of layers by sparse products of fixed plans.
+    """The scan of a stack of layers by sparse products of fixed plans, every gradient asked for.
 
-    A product that was refused for its size is no step: its segment is walked, as its parts are.
+    Segments that are walked are no steps, their parts are: products that were refused for their
+    size, and compositions in which nothing is multiplied.
 
     Args:
         scan: the plans.
@@ -126,27 +127,27 @@ def of_layers(scan: LayerScan, names: Sequence[str]) -> ScanCosts:
     """
 
     def vector(node: Any, phase: str) -> Step:
-        assert node.pattern is not None
-        rows, columns = node.pattern.shape
+        rows, columns = node.composition.shape
         name = _segment(names, node.first, node.last)
-        work = (rows * columns, 2 * node.pattern.nnz)
+        work = (rows * columns, 2 * node.composition.nnz)
         return Step(name, phase, "vector", node.first, node.last, *work)
 
-    roots = [part for node in scan.roots for part in _formed(node)]
+    roots = [part for node in scan.roots for part in _crossed(node)]
     levels: dict[int, list[Any]] = {}
     for node in _nodes(roots):
-        if node.children:
+        if node.composition is not None and node.composition.products:
             levels.setdefault(_height(node), []).append(node)
     steps = []
     for level in sorted(levels):
         for node in levels[level]:
-            a, b = node.plan.a.shape, node.plan.b.shape
+            a, b = (child.composition.shape for child in node.children)
             name = _segment(names, node.first, node.last)
-            work = (a[0] * a[1] * b[1], node.plan.flops)
+            work = (a[0] * a[1] * b[1], node.composition.flops)
             steps.append(Step(name, f"up-sweep {level}", "matrix", node.first, node.last, *work))
     steps += [vector(root, "roots") for root in reversed(roots)]
-    for level in sorted(levels, reverse=True):
-        steps += [vector(node.children[1], f"down-sweep {level}") for node in levels[level]]
+    rounds = _down_sweep(roots)
+    for k, together in enumerate(rounds):
+        steps += [vector(node, f"down-sweep {len(rounds) - k}") for node in together]
     flops = sum(2 * pattern.nnz for pattern in scan.patterns)
     return ScanCosts(list(names), _marked(steps), f"blelloch, {scan.levels} levels", flops)
 
@@ -222,11 +223,30 @@ def _segment(names: Sequence[str], first: int, last: int) -> str:
     return names[first] if first == last else f"{names[first]}…{names[last]}"
 
 
-def _formed(node: Any) -> list[Any]:
-    """The node, or its largest parts of which the products are formed."""
-    if node.pattern is not None:
+def _crossed(node: Any) -> list[Any]:
+    """The node, or its largest parts that are crossed at once."""
+    if node.is_shortcut:
         return [node]
-    return [part for child in node.children for part in _formed(child)]
+    return [part for child in node.children for part in _crossed(child)]
+
+
+def _down_sweep(roots: Sequence[Any]) -> list[list[Any]]:
+    """What is crossed inside the roots, in rounds: each as soon as its right end is known."""
+    rounds: list[list[Any]] = []
+
+    def inside(node: Any, start: int) -> None:
+        if not node.children:
+            return
+        parts = [part for child in node.children for part in _crossed(child)][::-1]
+        for k, part in enumerate(parts):  # the left end of the last is the node's, and known
+            if k + 1 < len(parts):
+                rounds.extend([] for _ in range(start + k + 1 - len(rounds)))
+                rounds[start + k].append(part)
+            inside(part, start + min(k + 1, len(parts) - 1))
+
+    for root in roots:
+        inside(root, 0)
+    return rounds
 
 
 def _nodes(roots: Sequence[Any]) -> Iterator[Any]:

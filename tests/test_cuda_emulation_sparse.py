@@ -49,7 +49,10 @@ Stride = mirror("Stride", numbers("sample", "entry"))
 Axis = mirror("Axis", numbers("size", "out_size"), pointers("first", "out"))
 PoolAxis = mirror("PoolAxis", numbers("kernel", "stride", "padding", "dilation"))
 storage = fields(ctypes.c_int, "storage")
-GatherArgs = mirror("GatherArgs", storage, numbers("n"), pointers("from", "source", "values"))
+WeightArgs = mirror(
+    "WeightArgs", storage, numbers("rows", "n"),
+    pointers("weight", "source", "first", "crow", "values"),
+)  # fmt: skip
 ElementwiseArgs = mirror(
     "ElementwiseArgs", storage, fields(ctypes.c_int, "function"), fields(ctypes.c_double, "slope"),
     numbers("n"), pointers("x", "values"),
@@ -191,11 +194,12 @@ def test_weights_are_gathered(dtype, emulator):
     jacobian = J.conv2d_pattern(weight.abs() > 0.5, (7, 6), padding=1)
     for limits in ({}, {"grid_limit": 2, "processors": 1000}):
         found = torch.full((jacobian.pattern.nnz,), float("nan"), dtype=dtype)
-        args = GatherArgs(
-            storage_of(weight), found.numel(), weight.data_ptr(), jacobian.source.data_ptr(),
-            found.data_ptr(),
+        args = WeightArgs(
+            storage_of(weight), jacobian.first.numel(), jacobian.source.numel(), weight.data_ptr(),
+            jacobian.source.data_ptr(), jacobian.first.data_ptr(),
+            jacobian.pattern.crow.data_ptr(), found.data_ptr(),
         )  # fmt: skip
-        emulator("gather", args, **limits)
+        emulator("weights", args, **limits)
         assert torch.equal(found, jacobian.values(weight))
 
 

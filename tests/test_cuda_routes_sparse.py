@@ -20,8 +20,8 @@ from bppsa_lightning.ops import layers as scans
 def kernels_and_no_numbers(monkeypatch):
     """As if built with CUDA; what the host reads from the GPU is that all is well."""
     monkeypatch.setattr(devices, "HAS_CUDA_KERNELS", True)
-    monkeypatch.setattr(scans, "_in_range", lambda products: [True] * len(products))
-    monkeypatch.setattr(layers, "_covers", lambda pattern, keep: pattern is not None)
+    monkeypatch.setattr(scans, "_in_range", lambda product: True)
+    monkeypatch.setattr(layers._Weighted, "_fits", lambda self, weight: True)
     cache.patterns.clear()
     yield
     cache.patterns.clear()  # of copies without numbers

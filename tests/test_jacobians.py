@@ -406,7 +406,7 @@ def test_operators_pass_opcheck_and_refuse_to_be_differentiated():
     axes = (y.first, y.out, x_axis.first, x_axis.out, y.output, x_axis.output)
     v, weight = randn(conv.pattern.nnz), W.double()
     calls = [
-        ("gather_values", (weight, conv.source)),
+        ("weight_values", (weight, conv.source, conv.first, conv.pattern.crow, conv.pattern.nnz)),
         ("elementwise_values", (x, "silu", 0.0)),
         ("max_pool_values", (x, *axes, *pool._geometry)),
         ("apply_csr", (conv.pattern.crow, conv.pattern.col, v, randn(conv.pattern.shape[1], 3))),

@@ -64,11 +64,12 @@ def test_every_number_of_levels_gives_the_gradients_of_the_loop(
 def test_products_beyond_the_budget_are_walked_and_said():
     patterns, values, grads = chain([20, 30, 25, 30, 20, 10, 15, 12, 9], 3)
     whole = LayerScan.of(patterns, 3, batch=3, dtype=torch.float64)
-    assert len(whole.nodes()) == 7 and all(plan for *_, plan, _ in whole.nodes())
+    assert len(whole.nodes()) == 7 and all(found for *_, found, _ in whole.nodes())
     for budget in (0, 20_000, 60_000, 10**9):
         scan = LayerScan.of(patterns, 3, budget=budget, batch=3, dtype=torch.float64)
-        formed = [plan for *_, plan, _ in scan.nodes() if plan]
-        assert sum(p.bytes + 3 * 8 * p.pattern.nnz for p in formed) <= budget
+        formed = [composition for *_, composition, _ in scan.nodes() if composition]
+        plans = [plan for composition in formed for _, plan in composition.products]
+        assert sum(p.bytes + 3 * 8 * p.pattern.nnz for p in plans) <= budget
         assert (len(formed) == 7) == (budget == 10**9) and (len(formed) == 0) == (budget == 0)
         assert ("walked: budget" in scan.describe()) == (len(formed) < 7)
         assert scan.describe().count("FLOPs") == len(formed)

@@ -59,7 +59,9 @@ def test_the_curves_coincide_and_the_whole_network_is_scanned(load):
     assert {(plan.algorithm, plan.levels) for *_, plan in ours.scans} == {("blelloch", 2)}
     explained = trainer.strategy.explanation
     assert "left to PyTorch" not in explained and "walked" not in explained
-    assert explained.count("FLOPs of") == 5 + 3  # the products of both levels, each formed
+    # Of eight pairs five stay factors; ReLU and pooling are multiplied, and two linear layers, one
+    # of them by the ReLU between them first.
+    assert explained.count("kept in factors") == 5 and explained.count("FLOPs of") == 2 + 2
 
 
 def test_a_comparison_that_stock_wins_says_so(load):

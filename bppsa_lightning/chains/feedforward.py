@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -210,6 +211,7 @@ class _Run(torch.autograd.Function):
         for k, (module, own) in enumerate(zip(modules, _groups(parameters, counts), strict=True)):
             layer = chain.layer(first + k, module, tuple(x.shape[1:]))
             x, extra = layer.forward(x, own)
+            layer.output_size = tuple(x.shape[1:])
             run.append(layer)
             states.append(x)
             extras.append(extra)
@@ -281,7 +283,7 @@ def _scanned(
     grad: Tensor,
     needs_x: bool,
 ) -> list[Tensor]:
-    """The gradient at every state, by up-sweep and down-sweep.
+    """The gradient at every state that somebody asks for, by up-sweep and down-sweep.
 
     Where the run's input needs none, the chain begins behind the first layer: its Jacobian would
     go into products, often the largest of all.
@@ -292,18 +294,19 @@ def _scanned(
     sizes = [*(s.shape for s in states), ctx.output_size]
 
     def step(k: int) -> Step:
-        layer, x, extra, own = ctx.run[k], states[k], extras[k], groups[k]
-
-        def apply(g: Tensor) -> Tensor:
-            at_output = g.t().reshape(sizes[k + 1])
-            return layer.vjp(at_output, x, extra, own).reshape(B, -1).t()
-
-        return Step(apply, lambda: layer.values(x, extra, own))
+        layer, of_call = ctx.run[k], (states[k], extras[k], groups[k])
+        values = cache(lambda: layer.values(*of_call))
+        return Step(lambda g: layer.apply(g, *of_call, values), values)
 
     steps = [step(k) for k in range(first, len(ctx.run))]
     grads = [None] * len(steps) + [grad.reshape(B, -1).t()]
-    found = scan.run(steps, grads)
-    known = [g.t().reshape(size) for g, size in zip(found, sizes[first:], strict=True)]
+    # Of a layer without parameters, nobody asks for the output's gradient.
+    wanted = {k + 1 - first for k, own in enumerate(groups) if own} | {0}
+    found = scan.run(steps, grads, wanted)
+    known = [
+        x if g is None else g.t().reshape(size)
+        for g, size, x in zip(found, sizes[first:], [*states[first:], grad], strict=True)
+    ]
     return [*states[:first], *known]  # in front: what is not asked for
 
 

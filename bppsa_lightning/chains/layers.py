@@ -17,8 +17,10 @@ from bppsa_lightning import jacobians
 from bppsa_lightning.jacobians.diagonal import batch_norm_scale
 from bppsa_lightning.jacobians.geometry import convolution_padding
 from bppsa_lightning.jacobians.pattern import Pattern
+from bppsa_lightning.ops.layers import apply_csr
 
 Forward = tuple[Tensor, Any]
+Values = Callable[[], Tensor]
 
 
 class Layer:
@@ -27,9 +29,13 @@ class Layer:
     Args:
         module: the layer.
         input_size: of its input, without batch.
+
+    Attributes:
+        output_size: likewise of its output; empty before the first call.
     """
 
     kinds: tuple[type[nn.Module], ...] = ()
+    output_size: tuple[int, ...] = ()
 
     def __init__(self, module: Any, input_size: tuple[int, ...]) -> None:
         self.module = module
@@ -51,6 +57,14 @@ class Layer:
     def vjp(self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
         """Jᵀ g, by PyTorch's own kernel: g of the output's shape -> the input's shape."""
         raise NotImplementedError
+
+    def apply(
+        self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor], values: Values
+    ) -> Tensor:
+        """As `vjp`, with samples side by side: g (N', B) -> (N, B); `values` are those of Jᵀ."""
+        B = x.shape[0]
+        found = self.vjp(g.t().reshape(B, *self.output_size), x, kept, parameters)
+        return found.reshape(B, -1).t()
 
     def parameter_grads(
         self, g: Tensor, x: Tensor, parameters: Sequence[Tensor], wanted: Sequence[bool]
@@ -75,16 +89,32 @@ def side_by_side(values: Tensor) -> Tensor:
 class _Weighted(Layer):
     """Linear layers and convolutions: the weights are the values."""
 
-    def __init__(self, module: Any, input_size: tuple[int, ...]) -> None:
-        super().__init__(module, input_size)
-        self._keep: Tensor | None = None
-        self._jacobian: jacobians.WeightJacobian | None = None
+    _jacobian: jacobians.WeightJacobian | None = None
+    _kept = 0  # weights that have a place in the pattern
+    _left_out: Tensor | None = None  # those that have none, if there are any
 
     def pattern(self, parameters: Sequence[Tensor]) -> Pattern:
-        keep = parameters[0].detach() != 0
-        if self._jacobian is None or not _covers(self._keep, keep):
-            self._keep, self._jacobian = keep, self._build(keep)
+        weight = parameters[0].detach()
+        if self._jacobian is None or not self._fits(weight):
+            keep = weight != 0
+            self._jacobian = self._build(keep)
+            self._kept = int(keep.sum())
+            self._left_out = None if self._kept == keep.numel() else ~keep
         return self._jacobian.pattern
+
+    def _fits(self, weight: Tensor) -> bool:
+        """Whether the pattern has a place for every weight, and not twice as many places.
+
+        On a GPU the host waits for the answer, once.
+        """
+        weights = weight.count_nonzero()
+        if self._left_out is None:
+            return 2 * int(weights) >= self._kept
+        if self._left_out.device != weight.device:
+            return False
+        without = ((weight != 0) & self._left_out).count_nonzero()
+        without, weights = torch.stack([without, weights]).tolist()
+        return without == 0 and 2 * weights >= self._kept
 
     def values(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
         assert self._jacobian is not None
@@ -92,18 +122,6 @@ class _Weighted(Layer):
 
     def _build(self, keep: Tensor) -> jacobians.WeightJacobian:
         raise NotImplementedError
-
-
-def _covers(pattern: Tensor | None, keep: Tensor) -> bool:
-    """Whether a pattern has a place for every weight, and not twice as many places as weights.
-
-    On a GPU the host waits for the answer, once.
-    """
-    if pattern is None or pattern.device != keep.device:
-        return False
-    counts = torch.stack([(keep & ~pattern).sum(), keep.sum(), pattern.sum()])
-    without, weights, places = counts.tolist()
-    return without == 0 and 2 * weights >= places
 
 
 class LinearLayer(_Weighted):
@@ -114,6 +132,11 @@ class LinearLayer(_Weighted):
 
     def vjp(self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
         return g @ parameters[0]
+
+    def apply(
+        self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor], values: Values
+    ) -> Tensor:
+        return parameters[0].t() @ g
 
     def parameter_grads(
         self, g: Tensor, x: Tensor, parameters: Sequence[Tensor], wanted: Sequence[bool]
@@ -202,6 +225,12 @@ class _Diagonal(_Fixed):
     def _build_pattern(self) -> Pattern:
         return Pattern.diagonal(math.prod(self.input_size))
 
+    def apply(
+        self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor], values: Values
+    ) -> Tensor:
+        scale = values()
+        return g * (scale.t() if scale.dim() == 2 else scale.unsqueeze(1))
+
 
 class ElementwiseLayer(_Diagonal):
     kinds = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU)
@@ -272,6 +301,11 @@ class ReshapeLayer(_Diagonal):
     def vjp(self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
         return g.reshape(x.shape)
 
+    def apply(
+        self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor], values: Values
+    ) -> Tensor:
+        return g
+
     def values(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
         return x.new_ones(math.prod(self.input_size))
 
@@ -320,7 +354,19 @@ class BatchNormLayer(_Diagonal):
         return self._scale(parameters).repeat_interleave(math.prod(self.input_size[1:]))
 
 
-class MaxPoolLayer(_Fixed):
+class _Pool(_Fixed):
+    """Windows over images."""
+
+    def apply(
+        self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor], values: Values
+    ) -> Tensor:
+        pattern = self.pattern(parameters)
+        if pattern.selects:
+            return apply_csr(pattern, values(), g)
+        return super().apply(g, x, kept, parameters, values)
+
+
+class MaxPoolLayer(_Pool):
     kinds = (nn.MaxPool2d,)
 
     @staticmethod
@@ -348,7 +394,7 @@ class MaxPoolLayer(_Fixed):
         return side_by_side(self._jacobian.values(x))
 
 
-class AveragePoolLayer(_Fixed):
+class AveragePoolLayer(_Pool):
     kinds = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 
     def _arguments(self) -> tuple[Any, ...]:

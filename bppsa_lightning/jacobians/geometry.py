@@ -37,35 +37,23 @@ def image_size(input_size: Sequence[int], channels: int | None = None) -> tuple[
     return size[-2], size[-1]
 
 
-@dataclass(frozen=True)
-class Taps:
-    """One axis of a convolution.
-
-    Attributes:
-        output: its size after the convolution.
-        table: (input, kernel) int32; the output that reads an input by a tap of the kernel, or -1.
-    """
-
-    output: int
-    table: Tensor
+Axis = tuple[int, int, int, int, int, int]
+"""Size of the input, kernel, stride, padding in front, dilation, size of the output."""
 
 
 @built_on_the_cpu
 def convolution_axis(
     size: int, kernel: int, stride: int, padding: tuple[int, int], dilation: int
-) -> Taps:
-    """The taps of one axis; padding before and after. ValueError if the kernel does not fit."""
+) -> Axis:
+    """One axis of a convolution; padding before and after. ValueError if the kernel is too long."""
     reach = dilation * (kernel - 1) + 1
-    output = (size + sum(padding) - reach) // stride + 1
     if size + sum(padding) < reach:
         raise ValueError(
             f"input_size: found {size}, with padding {size + sum(padding)}; the dilated kernel of "
             f"size {reach} wants at least that"
         )
-    offset = torch.arange(size).unsqueeze(1) + padding[0] - dilation * torch.arange(kernel)
-    out = offset.div(stride, rounding_mode="floor")
-    reads = (offset >= 0) & (offset % stride == 0) & (out < output)
-    return Taps(output, torch.where(reads, out, -1).to(torch.int32))
+    output = (size + sum(padding) - reach) // stride + 1
+    return size, kernel, stride, padding[0], dilation, output
 
 
 def convolution_padding(
@@ -93,24 +81,19 @@ class Windows(OnDevices):
         output: its size after the pooling.
         first: (input + 1,) int32. The outputs that read input i are out[first[i]] … , ascending.
         out: int32.
-        count: (output,) int64; how many inputs each output reads.
     """
 
     output: int
     first: Tensor
     out: Tensor
-    count: Tensor
+
+    @property
+    def count(self) -> Tensor:
+        """(output,) int64; how many inputs each output reads."""
+        return torch.bincount(self.out, minlength=self.output)
 
 
-def _windows(size: int, output: int, inputs: Tensor, reads: Tensor) -> Windows:
-    """From inputs (output, taps), and which of them are there."""
-    member = torch.zeros(size, output, dtype=torch.bool)
-    outs = torch.arange(output).unsqueeze(1).expand_as(inputs)
-    member[inputs[reads], outs[reads]] = True
-    first = torch.zeros(size + 1, dtype=torch.int32)
-    first[1:] = member.sum(1).cumsum(0)
-    out = member.nonzero()[:, 1].to(torch.int32)
-    return Windows(output, first, out, member.sum(0))
+_LIKE = torch.empty(0, dtype=torch.int32, device="cpu")  # operators are found by a tensor's device
 
 
 @built_on_the_cpu
@@ -137,10 +120,8 @@ def pooling_axis(
             f"input_size: found {size}, with padding {size + 2 * padding}; the dilated window of "
             f"size {reach} wants at least that"
         )
-    inputs = (torch.arange(output) * stride - padding).unsqueeze(1) + (
-        dilation * torch.arange(kernel)
-    )
-    return _windows(size, output, inputs, (inputs >= 0) & (inputs < size))
+    geometry = (size, kernel, stride, padding, dilation, output)
+    return Windows(output, *torch.ops.bppsa.pooling_axis(_LIKE, geometry))
 
 
 @built_on_the_cpu
@@ -148,6 +129,8 @@ def adaptive_axis(size: int, output: int) -> Windows:
     """Windows of adaptive pooling: output o reads floor(o n / m) … ceil((o + 1) n / m) - 1."""
     o = torch.arange(output)
     begin, end = o * size // output, -((-(o + 1) * size) // output)
-    inputs = torch.arange(size).expand(output, size)
-    reads = (inputs >= begin.unsqueeze(1)) & (inputs < end.unsqueeze(1))
-    return _windows(size, output, inputs, reads)
+    inputs = torch.arange(size).unsqueeze(1)
+    reads = (inputs >= begin) & (inputs < end)
+    first = torch.zeros(size + 1, dtype=torch.int32)
+    first[1:] = reads.sum(1).cumsum(0)
+    return Windows(output, first, reads.nonzero()[:, 1].to(torch.int32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -46,6 +47,11 @@ class Pattern(OnDevices):
         """Share of the matrix that is zero for sure: 1 - nnz / (rows * columns)."""
         size = self.shape[0] * self.shape[1]
         return 1 - self.nnz / size if size else 0.0
+
+    @cached_property
+    def selects(self) -> bool:
+        """Whether no row has more than one entry."""
+        return bool((self.crow.diff() <= 1).all())
 
     def csr(self, values: Tensor) -> Tensor:
         """The matrix as a torch.sparse_csr tensor.

@@ -108,7 +108,9 @@ def max_pool2d_pattern(
     )  # fmt: skip
 
     def build() -> MaxPoolJacobian:
-        y, x = (pooling_axis(n, *g, ceil_mode) for n, g in zip((H, W), geometry, strict=True))
+        y = pooling_axis(H, *geometry[0], ceil_mode)
+        square = H == W and geometry[0] == geometry[1]
+        x = y if square else pooling_axis(W, *geometry[1], ceil_mode)
         output_size = (C, y.output, x.output)
         of_axes = (list(geometry[0]), list(geometry[1]))
         return MaxPoolJacobian(_pattern(C, H, W, y, x), (C, H, W), output_size, y, x, of_axes)

@@ -1,13 +1,15 @@
 """Transposed Jacobians of layers with weights: convolutions and linear layers.
 
 Every entry is one weight, so the pattern comes with the weight of each entry, and a step that has
-changed the weights only gathers them again.
+changed the weights only gathers them again. Nearly all pixels of a channel see the same weights in
+the same order: such rows share a template.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,20 +33,23 @@ class WeightJacobian(OnDevices):
 
     Attributes:
         pattern: of the transposed Jacobian.
-        source: (nnz,) int32; index into the flattened weight.
+        source: int32, indices into the flattened weight: template after template.
+        first: (rows,) int32; where the template of each row begins. Entry e of row r is the weight
+            source[first[r] + e - crow[r]].
         output_size: of the layer, without batch: (C_out, H', W'), (C_out, L') or (out,).
         weight_shape: of the layer.
     """
 
     pattern: Pattern
     source: Tensor
+    first: Tensor
     output_size: tuple[int, ...]
     weight_shape: tuple[int, ...]
 
     @property
     def bytes(self) -> int:
         """Memory of the pattern and its sources."""
-        return self.pattern.bytes + 4 * self.source.numel()
+        return self.pattern.bytes + 4 * (self.source.numel() + self.first.numel())
 
     def values(self, weight: Tensor) -> Tensor:
         """(nnz,) of a weight, where the weight is: its numbers of now at the fixed pattern.
@@ -60,7 +65,9 @@ class WeightJacobian(OnDevices):
                 f"weight: found shape {tuple(weight.shape)}, wanted {self.weight_shape}, for which "
                 "the pattern was built"
             )
-        return torch.ops.bppsa.gather_values(weight, self.on(weight.device).source)
+        here = self.on(weight.device)
+        p = here.pattern
+        return torch.ops.bppsa.weight_values(weight, here.source, here.first, p.crow, p.nnz)
 
     def csr(self, weight: Tensor) -> Tensor:
         """The transposed Jacobian as a torch.sparse_csr tensor, values as of `values`."""
@@ -100,11 +107,12 @@ def conv2d_pattern(
     paddings = convolution_padding(padding, (KH, KW), strides, dilations)
     y = convolution_axis(H, KH, strides[0], paddings[0], dilations[0])
     x = convolution_axis(W, KW, strides[1], paddings[1], dilations[1])
-    crow, col, source = torch.ops.bppsa.convolution_pattern(
-        keep.cpu().contiguous(), y.table, x.table, groups, y.output, x.output
+    crow, col, source, first = torch.ops.bppsa.convolution_pattern(
+        keep.cpu().contiguous(), y, x, groups
     )
-    pattern = Pattern(crow, col, (C_in * groups * H * W, C_out * y.output * x.output))
-    return WeightJacobian(pattern, source, (C_out, y.output, x.output), tuple(keep.shape))
+    output_size = (C_out, y[-1], x[-1])
+    pattern = Pattern(crow, col, (C_in * groups * H * W, math.prod(output_size)))
+    return WeightJacobian(pattern, source, first, output_size, tuple(keep.shape))
 
 
 def conv2d(
@@ -170,7 +178,7 @@ def conv1d_pattern(
         groups,
     )
     output_size = (flat.output_size[0], flat.output_size[2])
-    return WeightJacobian(flat.pattern, flat.source, output_size, tuple(keep.shape))
+    return replace(flat, output_size=output_size, weight_shape=tuple(keep.shape))
 
 
 def conv1d(
@@ -202,9 +210,7 @@ def linear_pattern(keep: Tensor) -> WeightJacobian:
     if keep.dim() != 2:
         raise ValueError(f"weight: found shape {tuple(keep.shape)}, wanted (out, in)")
     as_conv = conv2d_pattern(keep[:, :, None, None], (1, 1))
-    return WeightJacobian(
-        as_conv.pattern, as_conv.source, as_conv.output_size[:1], tuple(keep.shape)
-    )
+    return replace(as_conv, output_size=as_conv.output_size[:1], weight_shape=tuple(keep.shape))
 
 
 def linear(weight: Tensor, keep_zeros: bool = False) -> Tensor:

@@ -6,6 +6,7 @@ computation on a view that PyTorch has a kernel for:
 
 - pooling treats samples and channels alike. With the two exchanged, the image is channels-last.
 - batch norm treats all pixels and samples of a channel alike: an image of one sample, contiguous.
+  In training it is not PyTorch's (see norm.py).
 
 B samples, C channels, H and W rows and columns.
 """
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bppsa_lightning.layers.norm import normalized
 from bppsa_lightning.layers.standin import StandIn
 
 
@@ -57,6 +59,8 @@ class LayoutLayer(StandIn):
     An input in another layout takes the module's own forward, unchanged.
     """
 
+    module: Any
+
     @staticmethod
     def suits(module: nn.Module) -> bool:
         """Whether a module can have one: of a known class, its forward its own."""
@@ -69,4 +73,17 @@ class LayoutLayer(StandIn):
             self.count("its input has another layout")
             return forward(input)
         self.count(None)
-        return _KEEPS[kind](forward, input)
+        found = normalized(self.module, input) if kind is nn.BatchNorm2d else None
+        return _KEEPS[kind](forward, input) if found is None else found
+
+    def with_relu(self, input: Any) -> Tensor | None:
+        """The output of this layer, a batch norm, and of a ReLU behind it, in one pass.
+
+        None where the layer must run by itself.
+        """
+        if not samples_innermost(input):
+            return None
+        output = normalized(self.module, input, relu=True)
+        if output is not None:
+            self.count(None)
+        return output

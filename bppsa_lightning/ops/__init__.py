@@ -7,6 +7,7 @@ from bppsa_lightning.ops import jacobians as _jacobians  # noqa: F401  (register
 from bppsa_lightning.ops.diagonal import diagonal_scan, linear_recurrence
 from bppsa_lightning.ops.layers import LayerScan, Step, apply_csr, csr_step
 from bppsa_lightning.ops.log import ScanLog, scan_log
+from bppsa_lightning.ops.norm import batch_norm
 from bppsa_lightning.ops.recurrent import gru, lstm, recurrent_kernels_missing, rnn, run_layer
 from bppsa_lightning.ops.scan import reverse_scan
 from bppsa_lightning.ops.sparse import (
@@ -24,6 +25,7 @@ __all__ = [
     "SparsePattern",
     "Step",
     "apply_csr",
+    "batch_norm",
     "cpu_capability",
     "csr_step",
     "diagonal_scan",

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 
-@torch.library.register_fake("bppsa::gather_values")
-def _(table: Tensor, source: Tensor) -> Tensor:
-    return table.new_empty(source.shape)
+@torch.library.register_fake("bppsa::weight_values")
+def _(weight: Tensor, source: Tensor, first: Tensor, crow: Tensor, entries: int) -> Tensor:
+    return weight.new_empty(entries)
 
 
 @torch.library.register_fake("bppsa::elementwise_values")
@@ -73,7 +73,7 @@ def _refuse(name: str) -> Any:
 
 
 for _name in (
-    "gather_values",
+    "weight_values",
     "elementwise_values",
     "max_pool_values",
     "multiply_csr",

@@ -7,15 +7,16 @@ cut off after `levels`, as sizes grow with each product (arXiv:1907.10134, secti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bppsa_lightning.jacobians.composition import Composition, Limits
 from bppsa_lightning.jacobians.pattern import Pattern
-from bppsa_lightning.jacobians.product import DEFAULT_BUDGET, PlanTooLarge, ProductPlan
+from bppsa_lightning.jacobians.product import DEFAULT_BUDGET, PlanTooLarge
 
 
 @dataclass(eq=False)
@@ -24,8 +25,8 @@ class Step:
 
     Attributes:
         apply: g_{i+1} (N_{i+1}, B) -> A_i g_{i+1} (N_i, B), by whatever is fastest for the layer.
-        values: the values of A_i, (nnz,) or (B, nnz) with samples side by side; called only where
-            A_i goes into a product.
+        values: the values of A_i, (nnz,) or (B, nnz) with samples side by side; called, any number
+            of times, only where A_i goes into a product.
     """
 
     apply: Callable[[Tensor], Tensor]
@@ -52,25 +53,33 @@ class _Node:
     """A segment of the chain: one step, or two neighbours.
 
     Attributes:
-        pattern: of the segment's product; None if it is not formed.
-        plan: of the product of the children; None for a step or a product that is not formed.
+        composition: of the segment's product; None if it is not formed.
         refusal: why it is not formed.
     """
 
     first: int
     last: int
-    pattern: Pattern | None
+    composition: Composition | None
     children: tuple[_Node, ...] = ()
-    plan: ProductPlan | None = None
     refusal: str | None = None
+
+    @property
+    def is_shortcut(self) -> bool:
+        """Whether its composition takes less than the walk over its parts."""
+        return not self.children or (
+            self.composition is not None and bool(self.composition.products)
+        )
 
 
 @dataclass(eq=False)
 class _Segment:
-    """A node with the numbers of one backward: A (None if it is not formed) and b."""
+    """A node with the numbers of one backward: A's factors (None if it is not formed) and b.
+
+    A factor is a step of the chain, as long as it is in no product.
+    """
 
     node: _Node
-    values: Tensor | None
+    factors: list[Tensor | Step] | None
     b: Tensor | None
     parts: tuple[_Segment, ...] = ()
 
@@ -101,6 +110,7 @@ class LayerScan:
         budget: int | None = DEFAULT_BUDGET,
         dtype: torch.dtype | None = None,
         batch: int = 1,
+        in_factors: bool = True,
     ) -> LayerScan:
         """Plans the products of `levels` levels.
 
@@ -112,185 +122,159 @@ class LayerScan:
                 and `describe` says so. None for as much as there is.
             dtype: of the values; torch's default if None.
             batch: samples.
+            in_factors: whether products with Jacobians that only scale and pick are kept in factors
+                (see `jacobians.composition`); False multiplies all of them out, as the paper does.
 
         Raises:
             ValueError: `patterns` or `levels` do not fit.
         """
         _check(patterns, levels)
-        nodes = [_Node(i, i, pattern) for i, pattern in enumerate(patterns)]
-        dtype = dtype or torch.get_default_dtype()
-        left = budget
+        nodes = [_Node(i, i, Composition((pattern,))) for i, pattern in enumerate(patterns)]
+        limits = Limits(budget, dtype or torch.get_default_dtype(), batch)
         for _ in range(levels):
             above = []
             for i in range(0, len(nodes) - 1, 2):
-                node = _compose_plan(nodes[i], nodes[i + 1], left, dtype, batch)
-                if left is not None and node.plan is not None:
-                    left -= _taken(node.plan, dtype, batch)
+                node = _compose(nodes[i], nodes[i + 1], limits, in_factors)
+                if node.composition is not None:
+                    limits = limits.less([plan for _, plan in node.composition.products])
                 above.append(node)
             nodes = above + nodes[2 * len(above) :]
         return LayerScan(tuple(patterns), levels, batch, nodes)
 
-    def run(self, steps: Sequence[Step], grads: Sequence[Tensor | None]) -> list[Tensor]:
+    def run(
+        self,
+        steps: Sequence[Step],
+        grads: Sequence[Tensor | None],
+        wanted: Container[int] | None = None,
+    ) -> list[Tensor | None]:
         """g_0 … g_n, each (N_i, B).
 
         Args:
             steps: n of them, of the planned patterns.
             grads: u_0 … u_n, (N_i, B) or None for zeros; u_n must be there.
+            wanted: which of g_0 … g_n; None for all. Others may be None.
 
         Raises:
             ValueError: their numbers or shapes do not fit.
         """
         _check_run(self.patterns, steps, grads)
         self.fallbacks = 0
-        carry = grads[-1]
-        assert carry is not None
-        found = [carry]
+        found: list[Tensor | None] = [*(None for _ in self.patterns), grads[-1]]
+        everything = range(len(found))
+        down = _Down(found, everything if wanted is None else wanted)
         for node in reversed(self.roots):
-            segment = self._up(node, steps, grads)
-            inside, end = _sweep(segment, steps, found[-1])
-            found += [*inside, end]
-        return found[::-1]
+            down.sweep(self._up(node, steps, grads))
+        return found
 
     def _up(self, node: _Node, steps: Sequence[Step], grads: Sequence[Tensor | None]) -> _Segment:
         """The up-sweep below a root: products of values, and what they do to direct gradients."""
-        root = _multiply(node, steps)
-        products = [s for s in _segments(root) if s.parts and s.values is not None]
-        fit = _in_range([s.values for s in products if s.values is not None])
-        for segment, is_fit in zip(products, fit, strict=True):  # parts before what they make up
-            if any(part.parts and part.values is None for part in segment.parts):
-                segment.values = None
-            elif not is_fit:
-                segment.values, self.fallbacks = None, self.fallbacks + 1
-        _shift(root, steps, grads)
-        return root
+        if not node.children:
+            return _Segment(node, [steps[node.first]], grads[node.first])
+        left, right = parts = tuple(self._up(child, steps, grads) for child in node.children)
+        factors = self._multiplied(node, left.factors, right.factors)
+        b = left.b
+        if right.b is not None:
+            b = _add(_cross(left, right.b), left.b)
+        return _Segment(node, factors, b, parts)
 
-    def nodes(self) -> list[tuple[int, int, ProductPlan | None, str | None]]:
-        """(first step, last step, plan, refusal) of every product, level by level."""
-        found: list[tuple[int, int, ProductPlan | None, str | None]] = []
+    def _multiplied(
+        self, node: _Node, left: list[Tensor | Step] | None, right: list[Tensor | Step] | None
+    ) -> list[Tensor | Step] | None:
+        """The factors of a node from those of its children; None where it is to be walked."""
+        if node.composition is None or left is None or right is None:
+            return None
+        factors = [*left, *right]
+        for i, plan in node.composition.products:
+            a, b = (f.values() if isinstance(f, Step) else f for f in factors[i : i + 2])
+            product = plan.multiply(a, b)
+            if not _in_range(product):
+                self.fallbacks += 1
+                return None
+            factors[i : i + 2] = [product]
+        return factors
+
+    def nodes(self) -> list[tuple[int, int, Composition | None, str | None]]:
+        """(first step, last step, composition, refusal) of every product, level by level."""
+        found: list[tuple[int, int, Composition | None, str | None]] = []
         nodes = self.roots
         while nodes:
-            found += [(n.first, n.last, n.plan, n.refusal) for n in nodes if n.children]
+            found += [(n.first, n.last, n.composition, n.refusal) for n in nodes if n.children]
             nodes = [child for node in nodes for child in node.children]
         return sorted(found, key=lambda node: (node[1] - node[0], node[0]))
 
     def describe(self) -> str:
-        """A line for each product: nnz, fill-in, FLOPs, or why it is not formed."""
+        """A line for each product: nnz, fill-in, FLOPs, factors, or why it is not formed."""
         lines = [f"{len(self.patterns)} steps, {self.levels} levels, {len(self.roots)} roots"]
-        for first, last, plan, refusal in self.nodes():
-            lines.append(f"  {first}-{last}: {plan.describe() if plan else refusal}")
+        for first, last, composition, refusal in self.nodes():
+            lines.append(f"  {first}-{last}: {composition.describe() if composition else refusal}")
         return "\n".join(lines)
 
 
-def _compose_plan(
-    left: _Node, right: _Node, budget: int | None, dtype: torch.dtype, batch: int
-) -> _Node:
+def _compose(left: _Node, right: _Node, limits: Limits, in_factors: bool) -> _Node:
     node = _Node(left.first, right.last, None, (left, right))
-    if left.pattern is None or right.pattern is None:
+    if left.composition is None or right.composition is None:
         node.refusal = "walked: a part of it is not formed"
         return node
     try:
-        plan = ProductPlan.of(left.pattern, right.pattern, budget, dtype)
+        node.composition = Composition.of(left.composition, right.composition, limits, in_factors)
     except PlanTooLarge as error:
         node.refusal = f"walked: {error}"
-        return node
-    taken = _taken(plan, dtype, batch)
-    if budget is not None and taken > budget:
-        node.refusal = (
-            f"walked: budget: plan and values of {batch} samples take {taken / 2**20:,.1f} MiB; "
-            f"{budget / 2**20:,.1f} MiB are left"
-        )
-        return node
-    node.plan, node.pattern = plan, plan.pattern
     return node
 
 
-def _taken(plan: ProductPlan, dtype: torch.dtype, batch: int) -> int:
-    return plan.bytes + batch * plan.pattern.nnz * dtype.itemsize
-
-
-def _multiply(node: _Node, steps: Sequence[Step]) -> _Segment:
-    """A segment with the products below and of it, b aside."""
-    parts = tuple(_multiply(child, steps) for child in node.children)
-    segment = _Segment(node, None, None, parts)
-    if node.plan is not None:
-        left, right = (_values(part, steps) for part in parts)
-        if left is not None and right is not None:
-            segment.values = node.plan.multiply(left, right)
-    return segment
-
-
-def _segments(segment: _Segment) -> Iterator[_Segment]:
-    """A segment and all below it, those before it."""
-    for part in segment.parts:
-        yield from _segments(part)
-    yield segment
-
-
-def _shift(segment: _Segment, steps: Sequence[Step], grads: Sequence[Tensor | None]) -> None:
-    """Gives a segment and all below it their b."""
-    if not segment.parts:
-        segment.b = grads[segment.node.first]
-        return
-    for part in segment.parts:
-        _shift(part, steps, grads)
-    left, right = segment.parts
-    segment.b = left.b if right.b is None else _add(_cross(left, steps, right.b), left.b)
-
-
-def _in_range(products: Sequence[Tensor]) -> list[bool]:
-    """Which products are fit for use. Of others, the segments are walked, step by step.
+def _in_range(values: Tensor) -> bool:
+    """Whether a product is fit for use. Otherwise its segment is walked, step by step.
 
     Beyond the largest number, inf * 0 would be NaN where the gradient is finite; all of it near the
     smallest, a gradient that is large enough to survive would lose its digits.
 
-    On a GPU the host waits for the answer: once for all of them.
+    On a GPU the host waits for the answer.
     """
-    measured = [p for p in products if p.numel()]
-    if not measured:
-        return [True] * len(products)
-    extremes = torch.stack([extreme for p in measured for extreme in p.aminmax()])
-    largest = iter(extremes.view(-1, 2).abs().amax(1).tolist())  # NaN if there is one
-    least = torch.finfo(measured[0].dtype).tiny ** 0.5
-    return [not p.numel() or least < next(largest) < float("inf") for p in products]
+    if not values.numel():
+        return True
+    stored = values.t() if values.dim() == 2 and not values.is_contiguous() else values
+    low, high = torch.stack(stored.aminmax()).tolist()
+    return torch.finfo(values.dtype).tiny ** 0.5 < max(high, -low) < float("inf")
 
 
-def _values(segment: _Segment, steps: Sequence[Step]) -> Tensor | None:
-    if segment.node.children:
-        return segment.values
-    if segment.values is None:  # needed by one product only, but kept for its segment
-        segment.values = steps[segment.node.first].values()
-    return segment.values
-
-
-def _cross(segment: _Segment, steps: Sequence[Step], g: Tensor) -> Tensor:
+def _cross(segment: _Segment, g: Tensor) -> Tensor:
     """A g of a segment."""
-    if not segment.parts:
-        return steps[segment.node.first].apply(g)
-    if segment.values is None:
+    if segment.factors is None:
         left, right = segment.parts
-        return _cross(left, steps, _cross(right, steps, g))
-    assert segment.node.pattern is not None
-    return apply_csr(segment.node.pattern, segment.values, g)
+        return _cross(left, _cross(right, g))
+    assert segment.node.composition is not None
+    factors = zip(segment.node.composition.factors, segment.factors, strict=True)
+    for pattern, factor in reversed(list(factors)):
+        g = factor.apply(g) if isinstance(factor, Step) else apply_csr(pattern, factor, g)
+    return g
 
 
-def _sweep(
-    segment: _Segment, steps: Sequence[Step], carry: Tensor, end: Tensor | None = None
-) -> tuple[list[Tensor], Tensor]:
-    """The down-sweep of a segment: gradients inside, from right to left, and at its left end.
+@dataclass(eq=False)
+class _Down:
+    """The down-sweep.
 
-    Args:
-        carry: the gradient at its right end.
-        end: that at its left end, where it is known.
+    Attributes:
+        found: g_0 … g_n, as far as they are known: those at a segment's right end are.
+        wanted: which of them somebody asks for.
     """
-    if end is None and (segment.values is not None or not segment.parts):
-        end = _add(_cross(segment, steps, carry), segment.b)
-    if not segment.parts:
-        assert end is not None
-        return [], end
-    left, right = segment.parts
-    inside_right, middle = _sweep(right, steps, carry)
-    inside_left, end = _sweep(left, steps, middle, end)
-    return [*inside_right, middle, *inside_left], end
+
+    found: list[Tensor | None]
+    wanted: Container[int]
+
+    def sweep(self, segment: _Segment) -> None:
+        """Finds what is wanted inside a segment, and the gradient at its left end.
+
+        A composition in which nothing is multiplied is no shortcut: its parts are walked, as those
+        of one that is not formed.
+        """
+        first, last = segment.node.first, segment.node.last
+        if self.found[first] is None and segment.factors is not None and segment.node.is_shortcut:
+            carry = self.found[last + 1]
+            assert carry is not None
+            self.found[first] = _add(_cross(segment, carry), segment.b)
+        if self.found[first] is None or any(i in self.wanted for i in range(first + 1, last + 1)):
+            for part in reversed(segment.parts):
+                self.sweep(part)
 
 
 def _add(a: Tensor, b: Tensor | None) -> Tensor:

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "../sparse/norm_kernels.h"
 #include "kernels.h"
 
 namespace bppsa {
@@ -10,13 +11,16 @@ namespace bppsa {
 #if defined(__x86_64__)
 namespace x86_64_v2 {
 extern const Kernels table;
-}
+extern const NormKernels norm_table;
+}  // namespace x86_64_v2
 namespace x86_64_v3 {
 extern const Kernels table;
-}
+extern const NormKernels norm_table;
+}  // namespace x86_64_v3
 namespace x86_64_v4 {
 extern const Kernels table;
-}
+extern const NormKernels norm_table;
+}  // namespace x86_64_v4
 
 namespace {
 
@@ -48,27 +52,43 @@ int wanted_level() {
   return 4;
 }
 
-const Kernels& choose() {
+int find_level() {
   __builtin_cpu_init();
   const int wanted = wanted_level();
-  if (wanted >= 4 && has_v4()) return x86_64_v4::table;
-  if (wanted >= 3 && has_v3()) return x86_64_v3::table;
-  return x86_64_v2::table;
+  if (wanted >= 4 && has_v4()) return 4;
+  return wanted >= 3 && has_v3() ? 3 : 2;
+}
+
+int level() {
+  static const int found = find_level();
+  return found;
+}
+
+template <class Table>
+const Table& choose(const Table& v2, const Table& v3, const Table& v4) {
+  return level() == 4 ? v4 : level() == 3 ? v3 : v2;
 }
 
 }  // namespace
+
+const Kernels& kernels() {
+  static const Kernels& chosen = choose(x86_64_v2::table, x86_64_v3::table, x86_64_v4::table);
+  return chosen;
+}
+
+const NormKernels& norm_kernels() {
+  static const NormKernels& chosen =
+      choose(x86_64_v2::norm_table, x86_64_v3::norm_table, x86_64_v4::norm_table);
+  return chosen;
+}
 #else
 namespace generic {
 extern const Kernels table;
-}
-namespace {
-const Kernels& choose() { return generic::table; }
-}  // namespace
-#endif
+extern const NormKernels norm_table;
+}  // namespace generic
 
-const Kernels& kernels() {
-  static const Kernels& chosen = choose();
-  return chosen;
-}
+const Kernels& kernels() { return generic::table; }
+const NormKernels& norm_kernels() { return generic::norm_table; }
+#endif
 
 }  // namespace bppsa

@@ -19,12 +19,13 @@ void by_dtype(const Args& args, const Parallel& parallel) {
 
 extern const JacobianKernels jacobian_kernels;
 const JacobianKernels jacobian_kernels = {
-    count_convolution,
+    count_templates,
+    fill_templates,
     fill_convolution,
     fill_windows,
     by_dtype<MaxPoolArgs, max_pool_as<float>, max_pool_as<double>>,
     by_dtype<ElementwiseArgs, elementwise_as<float>, elementwise_as<double>>,
-    by_dtype<GatherArgs, gather_as<float>, gather_as<double>>,
+    by_dtype<WeightArgs, weights_as<float>, weights_as<double>>,
     count_product,
     fill_product,
     by_dtype<NumericArgs, multiply_as<float>, multiply_as<double>>,

@@ -1,4 +1,6 @@
 // Patterns and values of layers' transposed Jacobians on the CPU.
+#include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "../jacobians/requests.h"
@@ -31,50 +33,138 @@ std::vector<Tap> taps_of(const Tensor& keep, int64_t groups, int64_t out_plane,
   return taps;
 }
 
+// size, kernel, stride, padding in front, dilation, size of the output.
+struct AxisGeometry {
+  int64_t size, kernel, stride, padding, dilation, output;
+
+  explicit AxisGeometry(const std::vector<int64_t>& numbers) {
+    STD_TORCH_CHECK(numbers.size() == 6,
+                    "axis: wanted size, kernel, stride, padding, dilation, output");
+    size = numbers[0], kernel = numbers[1], stride = numbers[2], padding = numbers[3];
+    dilation = numbers[4], output = numbers[5];
+    STD_TORCH_CHECK(std::min({size, kernel, stride, dilation, output}) >= 1 && padding >= 0 &&
+                        std::max(size, output) <= kMaxEntries && kernel <= INT16_MAX,
+                    "axis: found a number out of range");
+  }
+
+  // The output that reads `input` by tap k of the kernel, or -1.
+  int32_t reader(int64_t input, int64_t k) const {
+    const int64_t at = input + padding - dilation * k;
+    return at >= 0 && at % stride == 0 && at / stride < output ? int32_t(at / stride) : -1;
+  }
+};
+
+// The classes of an axis, in the order in which they first come.
+struct Classes {
+  std::vector<int32_t> class_of, origin, distance;
+  int64_t kernel;
+
+  explicit Classes(const AxisGeometry& axis) : kernel(axis.kernel) {
+    std::vector<int32_t> taps(kernel);
+    for (int64_t i = 0; i < axis.size; ++i) {
+      int32_t first = INT32_MAX;
+      for (int64_t k = 0; k < kernel; ++k) {
+        taps[k] = axis.reader(i, k);
+        if (taps[k] >= 0) first = std::min(first, taps[k]);
+      }
+      for (int32_t& tap : taps) tap = tap < 0 ? -1 : tap - first;
+      origin.push_back(first == INT32_MAX ? 0 : first);
+      class_of.push_back(find_or_add(taps));
+    }
+  }
+
+  int32_t find_or_add(const std::vector<int32_t>& taps) {
+    int64_t at = 0;
+    while (at < int64_t(distance.size()) &&
+           !std::equal(taps.begin(), taps.end(), distance.begin() + at))
+      at += kernel;
+    if (at == int64_t(distance.size())) distance.insert(distance.end(), taps.begin(), taps.end());
+    return int32_t(at / kernel);
+  }
+
+  TapClasses view() const {
+    return {int64_t(distance.size()) / kernel, kernel, class_of.data(), origin.data(),
+            distance.data()};
+  }
+};
+
+// Where each row begins, from the sizes of the templates.
+void begin_rows(const ConvolutionArgs& args, int32_t* crow) {
+  int64_t row = 0, entries = 0;
+  for (int64_t c = 0; c < args.channels; ++c)
+    for (int64_t y = 0; y < args.height; ++y) {
+      const int32_t* size = args.size + (c * args.y.classes + args.y.class_of[y]) * args.x.classes;
+      for (int64_t x = 0; x < args.width; ++x) {
+        crow[row++] = int32_t(entries);
+        entries += size[args.x.class_of[x]];
+      }
+      STD_TORCH_CHECK(entries <= kMaxEntries, "the Jacobian has more than 2^31 - 1 entries");
+    }
+  crow[row] = int32_t(entries);
+}
+
 }  // namespace
 
-// keep (C_out, C_in / groups, KH, KW) bool; out_y (H, KH), out_x (W, KW): see ConvolutionArgs.
-std::tuple<Tensor, Tensor, Tensor> convolution_pattern_cpu(const Tensor& keep, const Tensor& out_y,
-                                                           const Tensor& out_x, int64_t groups,
-                                                           int64_t out_height, int64_t out_width) {
+// keep (C_out, C_in / groups, KH, KW) bool; of y and x: see AxisGeometry. Of the transposed
+// Jacobian crow and col; source (of the templates) and first (of each row): see WeightArgs.
+std::tuple<Tensor, Tensor, Tensor, Tensor> convolution_pattern_cpu(const Tensor& keep,
+                                                                   std::vector<int64_t> of_y,
+                                                                   std::vector<int64_t> of_x,
+                                                                   int64_t groups) {
   STD_TORCH_CHECK(keep.dim() == 4 && keep.scalar_type() == ScalarType::Bool &&
                       keep.is_contiguous() && groups >= 1 && keep.size(0) % groups == 0,
                   "keep: wanted contiguous bool (C_out, C_in / groups, KH, KW)");
-  STD_TORCH_CHECK(keep.numel() <= kMaxEntries &&
-                      keep.size(0) * out_height * out_width <= kMaxEntries &&
-                      keep.size(2) <= INT16_MAX && keep.size(3) <= INT16_MAX,
+  const AxisGeometry y(of_y), x(of_x);
+  STD_TORCH_CHECK(keep.size(2) == y.kernel && keep.size(3) == x.kernel, "keep: wanted the kernels");
+  STD_TORCH_CHECK(keep.numel() <= kMaxEntries && keep.size(0) * y.output * x.output <= kMaxEntries,
                   "keep: more weights or outputs than 32 bits can number");
+  const Classes y_classes(y), x_classes(x);
   ConvolutionArgs args;
-  args.channels = groups * keep.size(1);
-  args.height = out_y.size(0), args.width = out_x.size(0);
-  args.out_width = out_width;
-  args.kernel_height = keep.size(2), args.kernel_width = keep.size(3);
-  args.out_y = indices(out_y, "out_y", args.height * args.kernel_height, keep);
-  args.out_x = indices(out_x, "out_x", args.width * args.kernel_width, keep);
+  args.channels = groups * keep.size(1), args.height = y.size, args.width = x.size;
+  args.out_width = x.output;
+  args.y = y_classes.view(), args.x = x_classes.view();
   std::vector<int64_t> first_tap = {0};
-  const std::vector<Tap> taps = taps_of(keep, groups, out_height * out_width, first_tap);
+  const std::vector<Tap> taps = taps_of(keep, groups, y.output * x.output, first_tap);
   args.first_tap = first_tap.data(), args.taps = taps.data();
 
+  const int64_t templates = args.channels * args.y.classes * args.x.classes;
+  std::vector<int32_t> size(templates), start(templates);
+  args.size = size.data(), args.start = start.data();
+  kernels().jacobians->count_templates(args, parallel_for_work(int64_t(taps.size())));
   const int64_t rows = args.channels * args.height * args.width;
   Tensor crow = empty_of(keep, {rows + 1}, ScalarType::Int);
   auto* offset = static_cast<int32_t*>(crow.data_ptr());
-  args.row_size = offset + 1;
-  const Parallel parallel = parallel_for_work(int64_t(taps.size()) * args.height * args.width);
-  kernels().jacobians->count_convolution(args, parallel);
-  int64_t entries = 0;
-  offset[0] = 0;
-  for (int64_t row = 1; row <= rows; ++row) {
-    entries += offset[row];
-    STD_TORCH_CHECK(entries <= kMaxEntries, "the Jacobian has more than 2^31 - 1 entries");
-    offset[row] = int32_t(entries);
-  }
-  Tensor col = empty_of(keep, {entries}, ScalarType::Int);
-  Tensor source = empty_of(keep, {entries}, ScalarType::Int);
+  begin_rows(args, offset);
+  std::exclusive_scan(size.begin(), size.end(), start.begin(), 0);
+  const int64_t n = templates ? int64_t(start.back()) + size.back() : 0;
+  std::vector<int32_t> column(n);
+  Tensor source = empty_of(keep, {n}, ScalarType::Int);
+  Tensor first = empty_of(keep, {rows}, ScalarType::Int);
+  Tensor col = empty_of(keep, {int64_t(offset[rows])}, ScalarType::Int);
+  args.column = column.data(), args.source = static_cast<int32_t*>(source.data_ptr());
   args.crow = offset;
   args.col = static_cast<int32_t*>(col.data_ptr());
-  args.source = static_cast<int32_t*>(source.data_ptr());
-  kernels().jacobians->fill_convolution(args, parallel);
-  return {crow, col, source};
+  args.first = static_cast<int32_t*>(first.data_ptr());
+  kernels().jacobians->fill_templates(args, parallel_for_work(n));
+  kernels().jacobians->fill_convolution(args, parallel_for_work(col.numel()));
+  return {crow, col, source, first};
+}
+
+// The outputs that read each input of a pooling's axis: see Axis. `like` lies on the CPU.
+std::tuple<Tensor, Tensor> pooling_axis_cpu(const Tensor& like, std::vector<int64_t> geometry) {
+  const AxisGeometry axis(geometry);
+  std::vector<int32_t> readers;
+  Tensor first = empty_of(like, {axis.size + 1}, ScalarType::Int);
+  auto* begin = static_cast<int32_t*>(first.data_ptr());
+  for (int64_t i = 0; i < axis.size; ++i) {
+    begin[i] = int32_t(readers.size());
+    for (int64_t k = axis.kernel - 1; k >= 0; --k)
+      if (const int32_t reader = axis.reader(i, k); reader >= 0) readers.push_back(reader);
+  }
+  begin[axis.size] = int32_t(readers.size());
+  Tensor out = empty_of(like, {int64_t(readers.size())}, ScalarType::Int);
+  std::copy(readers.begin(), readers.end(), static_cast<int32_t*>(out.data_ptr()));
+  return {first, out};
 }
 
 // first_y (H + 1), out_y: the outputs that read each y; likewise x.
@@ -114,9 +204,10 @@ Tensor elementwise_values_cpu(const Tensor& x, const std::string& function, doub
   return values;
 }
 
-Tensor gather_values_cpu(const Tensor& table, const Tensor& source) {
-  const auto [args, values] = gather_request(table, source);
-  kernels().jacobians->gather(args, parallel_for_work(args.n));
+Tensor weight_values_cpu(const Tensor& weight, const Tensor& source, const Tensor& first,
+                         const Tensor& crow, int64_t entries) {
+  const auto [args, values] = weight_request(weight, source, first, crow, entries);
+  kernels().jacobians->weights(args, parallel_for_work(entries));
   return values;
 }
 
@@ -124,8 +215,9 @@ Tensor gather_values_cpu(const Tensor& table, const Tensor& source) {
 
 STABLE_TORCH_LIBRARY_FRAGMENT(bppsa, m) {
   m.def(
-      "convolution_pattern(Tensor keep, Tensor out_y, Tensor out_x, int groups, int out_height, "
-      "int out_width) -> (Tensor, Tensor, Tensor)");
+      "convolution_pattern(Tensor keep, int[] y, int[] x, int groups) -> "
+      "(Tensor, Tensor, Tensor, Tensor)");
+  m.def("pooling_axis(Tensor like, int[] geometry) -> (Tensor, Tensor)");
   m.def(
       "window_pattern(Tensor first_y, Tensor out_y, Tensor first_x, Tensor out_x, int channels, "
       "int out_height, int out_width) -> (Tensor, Tensor)");
@@ -133,7 +225,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(bppsa, m) {
       "max_pool_values(Tensor x, Tensor first_y, Tensor out_y, Tensor first_x, Tensor out_x, "
       "int out_height, int out_width, int[] pool_y, int[] pool_x) -> Tensor");
   m.def("elementwise_values(Tensor x, str function, float slope) -> Tensor");
-  m.def("gather_values(Tensor table, Tensor source) -> Tensor");
+  m.def(
+      "weight_values(Tensor weight, Tensor source, Tensor first, Tensor crow, int entries) -> "
+      "Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CPU, m) {
@@ -141,5 +235,6 @@ STABLE_TORCH_LIBRARY_IMPL(bppsa, CPU, m) {
   m.impl("window_pattern", TORCH_BOX(&bppsa::window_pattern_cpu));
   m.impl("max_pool_values", TORCH_BOX(&bppsa::max_pool_values_cpu));
   m.impl("elementwise_values", TORCH_BOX(&bppsa::elementwise_values_cpu));
-  m.impl("gather_values", TORCH_BOX(&bppsa::gather_values_cpu));
+  m.impl("pooling_axis", TORCH_BOX(&bppsa::pooling_axis_cpu));
+  m.impl("weight_values", TORCH_BOX(&bppsa::weight_values_cpu));
 }

@@ -44,9 +44,9 @@ void emulate(const Args& args, Limits& limits, const Run& run) {
 
 using namespace bppsa;
 
-extern "C" void emulate_gather(const GatherArgs* args, cuda::Limits* limits) {
+extern "C" void emulate_weights(const WeightArgs* args, cuda::Limits* limits) {
   cuda::emulate(*args, *limits, [&](auto zero, cuda::Launcher& launch) {
-    cuda::gather<decltype(zero)>(*args, launch);
+    cuda::weights<decltype(zero)>(*args, launch);
   });
 }
 

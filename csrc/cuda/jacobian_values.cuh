@@ -1,22 +1,30 @@
 #pragma once
-// Values of transposed Jacobians whose pattern is fixed: of weights (gathered), of elementwise
-// functions, of max-pooling. A thread for each number.
+// Values of transposed Jacobians whose pattern is fixed: of weights, of elementwise
+// functions, of max-pooling. A thread for each
+// number.
 
 #include "../jacobians/window.h"
 #include "threads.cuh"
 
 namespace bppsa::cuda {
 
+// A warp for each row: its entries lie side by side, and so do the sources of its template.
 template <typename T>
-__global__ void __launch_bounds__(kThreadsOfBlock) gather_kernel(GatherArgs args) {
-  for_each_thread(args.n, [&](int64_t e) {
-    static_cast<T*>(args.values)[e] = static_cast<const T*>(args.from)[args.source[e]];
+__global__ void __launch_bounds__(kThreadsOfBlock) weights_kernel(WeightArgs args) {
+  for_each_thread(args.rows * kWarp, [&](int64_t n) {
+    const int64_t row = n / kWarp;
+    const int32_t begin = args.crow[row], size = args.crow[row + 1] - begin;
+    const int32_t* const source = args.source + args.first[row];
+    T* const values = static_cast<T*>(args.values) + begin;
+    for (int32_t e = n % kWarp; e < size; e += kWarp) {
+      values[e] = static_cast<const T*>(args.weight)[source[e]];
+    }
   });
 }
 
 template <typename T>
-void gather(const GatherArgs& args, Launcher& launch) {
-  launch_threads(launch, "gather", gather_kernel<T>, args.n, args);
+void weights(const WeightArgs& args, Launcher& launch) {
+  launch_threads(launch, "weights", weights_kernel<T>, args.rows * kWarp, args);
 }
 
 /// The derivative at x, as PyTorch defines it where there is none (0 at the kink of ReLU).

@@ -40,9 +40,11 @@ Tensor elementwise_values(const Tensor& x, const std::string& function, double s
   return values;
 }
 
-Tensor gather_values(const Tensor& table, const Tensor& source) {
-  const auto [args, values] = gather_request(table, source);
-  by_dtype(args, table, [&](auto zero, Launcher& launch) { gather<decltype(zero)>(args, launch); });
+Tensor weight_values(const Tensor& weight, const Tensor& source, const Tensor& first,
+                     const Tensor& crow, int64_t entries) {
+  const auto [args, values] = weight_request(weight, source, first, crow, entries);
+  by_dtype(args, weight,
+           [&](auto zero, Launcher& launch) { weights<decltype(zero)>(args, launch); });
   return values;
 }
 
@@ -68,7 +70,7 @@ Tensor apply_csr(const Tensor& crow, const Tensor& col, const Tensor& values, co
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CUDA, m) {
   m.impl("max_pool_values", TORCH_BOX(&bppsa::cuda::max_pool_values));
   m.impl("elementwise_values", TORCH_BOX(&bppsa::cuda::elementwise_values));
-  m.impl("gather_values", TORCH_BOX(&bppsa::cuda::gather_values));
+  m.impl("weight_values", TORCH_BOX(&bppsa::cuda::weight_values));
   m.impl("multiply_csr", TORCH_BOX(&bppsa::cuda::multiply_csr));
   m.impl("apply_csr", TORCH_BOX(&bppsa::cuda::apply_csr));
 }

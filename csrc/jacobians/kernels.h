@@ -27,18 +27,28 @@ struct Tap {
   int32_t source;  // which weight
 };
 
-// Rows are (channel, y, x) of the input, columns (channel, y, x) of the output.
+// One axis of a convolution. Rows of one class are read by the same taps, at the same distances
+// from their first output.
+struct TapClasses {
+  int64_t classes, kernel;
+  const int32_t* class_of;  // of each row or column of the input
+  const int32_t* origin;    // its first output
+  const int32_t* distance;  // (classes, kernel): how far behind it a tap's output is, -1 for none
+};
+
+// Rows are (channel, y, x) of the input, columns (channel, y, x) of the output. The entries of a
+// row are a template, that of its channel and of the classes of y and x, moved to its origin.
 struct ConvolutionArgs {
   int64_t channels, height, width;
   int64_t out_width;
-  int64_t kernel_height, kernel_width;
-  const int32_t* out_y;      // (height, kernel_height): the output row that reads y by ky, or -1
-  const int32_t* out_x;      // (width, kernel_width), likewise
+  TapClasses y, x;
   const int64_t* first_tap;  // (channels + 1)
   const Tap* taps;           // of a channel: plane ascends, then ky and kx descend
-  int32_t* row_size;         // for the count
-  const int32_t* crow;       // for the fill
-  int32_t *col, *source;
+  int32_t* size;             // (channels, y.classes, x.classes), for the count
+  const int32_t* start;      // likewise: where a template begins
+  int32_t *column, *source;  // of the templates: column of the entry at origin 0, which weight
+  const int32_t* crow;
+  int32_t *col, *first;  // first: where each row's template begins
 };
 
 // The outputs that read each input along one axis: first (size + 1), out ascending.
@@ -80,11 +90,12 @@ struct ElementwiseArgs {
   void* values;
 };
 
-struct GatherArgs {
+// Entry e of row r is weight source[first[r] + e - crow[r]].
+struct WeightArgs {
   Storage storage;
-  int64_t n;
-  const void* from;
-  const int32_t* source;
+  int64_t rows, n;  // n: of source
+  const void* weight;
+  const int32_t *source, *first, *crow;
   void* values;
 };
 
@@ -139,12 +150,13 @@ struct ApplyArgs {
 };
 
 struct JacobianKernels {
-  void (*count_convolution)(const ConvolutionArgs&, const Parallel&);
+  void (*count_templates)(const ConvolutionArgs&, const Parallel&);
+  void (*fill_templates)(const ConvolutionArgs&, const Parallel&);
   void (*fill_convolution)(const ConvolutionArgs&, const Parallel&);
   void (*fill_windows)(const WindowArgs&, const Parallel&);
   void (*max_pool)(const MaxPoolArgs&, const Parallel&);
   void (*elementwise)(const ElementwiseArgs&, const Parallel&);
-  void (*gather)(const GatherArgs&, const Parallel&);
+  void (*weights)(const WeightArgs&, const Parallel&);
   void (*count_product)(const SymbolicArgs&, const Parallel&);
   void (*fill_product)(const SymbolicArgs&, const Parallel&);
   void (*multiply)(const NumericArgs&, const Parallel&);

@@ -70,13 +70,20 @@ inline Request<ElementwiseArgs> elementwise_request(const Tensor& x, const std::
   return {args, values};
 }
 
-inline Request<GatherArgs> gather_request(const Tensor& table, const Tensor& source) {
-  GatherArgs args;
-  args.storage = contiguous_storage(table, "table");
-  args.n = source.numel();
-  args.from = table.data_ptr();
-  args.source = indices(source, "source", args.n, table);
-  Tensor values = empty_beside(table, {args.n});
+// Values (entries of crow) of a weight; source, first and crow as of convolution_pattern.
+inline Request<WeightArgs> weight_request(const Tensor& weight, const Tensor& source,
+                                          const Tensor& first, const Tensor& crow,
+                                          int64_t entries) {
+  WeightArgs args;
+  args.storage = contiguous_storage(weight, "weight");
+  args.rows = first.numel(), args.n = source.numel();
+  args.weight = weight.data_ptr();
+  args.source = indices(source, "source", args.n, weight);
+  args.first = indices(first, "first", args.rows, weight);
+  args.crow = indices(crow, "crow", args.rows + 1, weight);
+  STD_TORCH_CHECK(!crow.is_cpu() || args.crow[args.rows] == entries, "crow: found ",
+                  crow.is_cpu() ? args.crow[args.rows] : 0, " entries, wanted ", entries);
+  Tensor values = empty_beside(weight, {entries});
   args.values = values.data_ptr();
   return {args, values};
 }

@@ -10,13 +10,23 @@ namespace bppsa::BPPSA_ISA {
 
 constexpr int64_t kValuesBlock = 4096;
 
+// Each template once, then copied to the rows that have it.
 template <typename T>
-void gather_as(const GatherArgs& args, const Parallel& parallel) {
-  const T* from = static_cast<const T*>(args.from);
+void weights_as(const WeightArgs& args, const Parallel& parallel) {
+  const T* weight = static_cast<const T*>(args.weight);
   T* values = static_cast<T*>(args.values);
+  const bool each_once = args.n == args.crow[args.rows];
+  Buffer<T> templates(each_once ? 0 : args.n);
+  T* gathered = each_once ? values : templates.data;
   for_each_index(parallel, ceil_div(args.n, kValuesBlock), [&](int64_t block) {
     const int64_t end = min(args.n, (block + 1) * kValuesBlock);
-    for (int64_t e = block * kValuesBlock; e < end; ++e) values[e] = from[args.source[e]];
+    for (int64_t e = block * kValuesBlock; e < end; ++e) gathered[e] = weight[args.source[e]];
+  });
+  if (each_once) return;
+  for_each_index(parallel, args.rows, [&](int64_t row) {
+    const int32_t begin = args.crow[row];
+    std::memcpy(values + begin, gathered + args.first[row],
+                size_t(args.crow[row + 1] - begin) * sizeof(T));
   });
 }
 

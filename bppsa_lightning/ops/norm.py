@@ -1,0 +1,91 @@
+"""batch_norm: by the statistics of the batch, and a ReLU in the same pass.
+
+PyTorch's own sums up one number after the other. C channels, n numbers of each: of all samples and
+pixels, one after another in memory, as in the sparse layers' layout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float = 1e-5, relu: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch normalisation by the statistics of x.
+
+    Args:
+        x: (C, n), contiguous, float32 or float64, on the CPU.
+        weight, bias: (C,) of x's dtype, or None for ones and zeros.
+        eps: added to the variance.
+        relu: whether a ReLU follows.
+
+    Returns:
+        The result (C, n); mean (C,) and variance (C,) over n, without gradient.
+
+    Raises:
+        TypeError, ValueError: `x` is none of these.
+    """
+    if x.dtype not in (torch.float32, torch.float64) or x.device.type != "cpu":
+        raise TypeError(f"x: found {x.dtype} on {x.device}, wanted float32 or float64 on the CPU")
+    if x.dim() != 2 or not x.is_contiguous() or not x.shape[1]:
+        raise ValueError(f"x: found shape {tuple(x.shape)}, wanted contiguous (C, n), n > 0")
+    return torch.ops.bppsa.batch_norm(x, weight, bias, eps, relu)
+
+
+def _plain(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, relu: bool) -> Tensor:
+    """The same in PyTorch, for gradients of gradients."""
+    d = x - x.mean(1, keepdim=True)
+    y = d * torch.rsqrt(d.square().mean(1, keepdim=True) + eps)
+    y = y if weight is None else y * weight.unsqueeze(1)
+    y = y if bias is None else y + bias.unsqueeze(1)
+    return y.relu() if relu else y
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, weight, bias, ctx.eps, ctx.relu = inputs
+    y, mean, var = output
+    ctx.mark_non_differentiable(mean, var)
+    # Without a ReLU nobody asks for y, which may then be changed in place.
+    ctx.save_for_backward(x, weight, bias, y if ctx.relu else x, mean, var)
+
+
+def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    x, weight, bias, y, mean, var = ctx.saved_tensors
+    needs = ctx.needs_input_grad[:3]
+    if torch.is_grad_enabled():
+        inputs = [t for t, need in zip((x, weight, bias), needs, strict=True) if need]
+        plain = _plain(x, weight, bias, ctx.eps, ctx.relu)
+        found = iter(torch.autograd.grad(plain, inputs, grad, create_graph=True))
+        return (*(next(found) if need else None for need in needs), None, None)
+    grads = torch.ops.bppsa.batch_norm_backward(
+        grad.contiguous(), x, y, weight, mean, var, ctx.eps, ctx.relu
+    )
+    return (*(g if need else None for g, need in zip(grads, needs, strict=True)), None, None)
+
+
+torch.library.register_autograd("bppsa::batch_norm", _backward, setup_context=_setup)
+
+
+@torch.library.register_fake("bppsa::batch_norm")
+def _(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, relu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
+
+
+@torch.library.register_fake("bppsa::batch_norm_backward")
+def _(
+    grad: Tensor,
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    var: Tensor,
+    eps: float,
+    relu: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
