@@ -170,7 +170,7 @@ def bare_site(tmp_path):
     project as a plain folder."""
     extras = "jsonargparse wandb tensorboard matplotlib librosa torchvision torchaudio soundfile"
     extras = (*extras.split(), "sklearn", "scikit_learn", "jax", "bppsa_lightning", "__editable__")
-    site, own = tmp_path / "site", Path(bl.__path__[0])
+    site, own = tmp_path / "site", Path(bl.__file__).parent
     (site / "bppsa_lightning-0.dist-info").mkdir(parents=True)
     for path in Path(torch.__file__).parents[1].iterdir():
         if not path.name.startswith(extras) and path.suffix != ".pth":

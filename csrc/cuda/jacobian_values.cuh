@@ -4,6 +4,7 @@
 // number.
 
 #include "../jacobians/window.h"
+#include "lanes.cuh"
 #include "threads.cuh"
 
 namespace bppsa::cuda {
