@@ -139,7 +139,14 @@ def _next_product(
     # S₁ M S₂: M goes to the side from where less work is left.
     i = full[0]
     a, m, b = factors[i : i + 3]
-    first, second = limits.plan(a, m), limits.plan(m, b)
+    try:
+        first = limits.plan(a, m)
+    except PlanTooLarge:
+        return i + 1, limits.plan(m, b)
+    try:
+        second = limits.plan(m, b)
+    except PlanTooLarge:
+        return i, first
     left = first.products + _products(first.pattern, b)
     right = second.products + _products(a, second.pattern)
     return (i, first) if left < right else (i + 1, second)

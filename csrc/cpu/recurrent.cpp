@@ -3,6 +3,7 @@
 // keep: 0 nothing for a backward, 1 the least (the backward computes the gates again), 2 all.
 // algorithm (of the forward): only for the autograd formula, which sees the inputs of the operator.
 // wanted: bit k for the k-th result of the backward; others are tensors of size 0.
+#include "huge_pages.h"
 #include "torch_glue.h"
 
 namespace bppsa {
@@ -80,6 +81,14 @@ static void set_operands(RecurrentArgs& args, const std::string& cell, const Ope
   args.output_step = direction * args.B * args.P;
 }
 
+// A contiguous tensor of t's dtype that the kernels fill, perhaps of many steps.
+static Tensor large_beside(const Tensor& t, std::initializer_list<int64_t> size) {
+  Tensor result = empty_beside(t, size);
+  const int64_t bytes = t.scalar_type() == torch::headeronly::ScalarType::Double ? 8 : 4;
+  advise_huge_pages(result.data_ptr(), result.numel() * bytes);
+  return result;
+}
+
 static Parallel parallel_for(const RecurrentArgs& args) {
   return parallel_for_work(args.T * args.B * gates_of(args.cell) * args.H * (args.I + args.P + 8),
                            true);
@@ -95,8 +104,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent_cpu(
   const int64_t T = args.T, B = args.B;
   const bool lstm = args.cell == RecurrentCell::lstm;
   args.kept_width = kept_width_of(args, keep);
-  Tensor output = empty_beside(x, {T, B, args.P});
-  Tensor kept = empty_beside(x, {T, B, args.kept_width});
+  Tensor output = large_beside(x, {T, B, args.P});
+  Tensor kept = large_beside(x, {T, B, args.kept_width});
   Tensor h_n = empty_beside(x, {B, args.P});
   Tensor c_n = empty_beside(x, {lstm ? B : 0, args.H});
   if (B == 0 || args.H == 0) return {output, h_n, c_n, kept};
@@ -147,7 +156,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> recur
   const auto result = [&](bool exists, std::initializer_list<int64_t> size) {
     const bool is_wanted = exists && (wanted >> bit & 1);
     ++bit;
-    return is_wanted ? empty_beside(x, size) : empty_beside(x, {0});
+    return is_wanted ? large_beside(x, size) : empty_beside(x, {0});
   };
   Tensor grad_x = result(true, {T, B, I});
   Tensor grad_h0 = result(true, {B, P});

@@ -1,7 +1,6 @@
 #pragma once
-// Values of transposed Jacobians whose pattern is fixed: of weights, of elementwise
-// functions, of max-pooling. A thread for each
-// number.
+// Values of transposed Jacobians whose pattern is fixed: of weights, of elementwise functions, of
+// max-pooling.
 
 #include "../jacobians/window.h"
 #include "lanes.cuh"

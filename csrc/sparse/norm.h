@@ -1,8 +1,8 @@
 // Batch normalisation by the statistics of the batch, and a ReLU behind it, channel by channel.
 //
 // A channel is read three times forward (mean, variance, result) and twice backward, mostly from
-// the cache. Sums are of vectors over blocks, and of the blocks in float64: exact to rounding
-// whatever the size, and always in the same order.
+// the cache. Sums are of vectors over blocks, and of the blocks in float64: as exact for many
+// numbers as for few, and always in the same order.
 #pragma once
 
 #include <cmath>
@@ -60,7 +60,9 @@ void normalize_channel(const NormForwardArgs& args, int64_t c) {
     const Vec<T, W> d = load<T, W>(x + i) - splat<T, W>(m);
     return d * d;
   });
-  const double rest = mean - double(m), var = squares / double(n) - rest * rest;
+  const double rest = mean - double(m);
+  // Of a channel that is nearly constant, the mean's own rounding may be all that is left.
+  const double var = max(squares / double(n) - rest * rest, 0.0);
   static_cast<T*>(args.mean)[c] = m;
   static_cast<T*>(args.var)[c] = T(var);
   const T scale = number_or<T>(args.weight, c, 1) * T(1 / std::sqrt(var + args.eps));
