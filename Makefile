@@ -4,8 +4,8 @@
 #   make test      all tests (those that need a GPU say so when they skip)
 #   make lint      format, lint, types
 #   make benchmark measures against stock PyTorch, writes experiments/records
-#   make figures   the paper's figures, quick (6 minutes), into runs/figures; figures-full: hours,
-#                  the paper's schedules, into experiments/records
+#   make figures   the paper's figures, quick, into runs/figures; figures-full: some 5 hours, the
+#                  paper's schedules, into experiments/records
 #   make gpu       on a machine with a GPU: tests, memory checks and measurements there
 #   make build     only the environment and the operators
 #   make clean     removes what the others made, but the generated data

@@ -157,6 +157,8 @@ def _stock_is_faster(cell: str, T: int, B: int, H: int) -> bool:
     if cell == "gru":
         if T == 1:
             return H > 48
+        if T < 500 and B > 32 and H > 384:
+            return True
         return T <= 10 and (H > 384 or (H > 192 and B < 16))
     if T < 500 and B > 128 and H > 384:
         return True
