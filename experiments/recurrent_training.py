@@ -4,6 +4,8 @@ import logging
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -16,10 +18,8 @@ from bppsa_lightning.datasets import BitstreamDataModule
 
 def compare(device: torch.device, steps: int, T: int = 1000, rounds: int = 3) -> dict[str, Any]:
     """Seconds a step of stock and of "bppsa", in turns: B=16, H=20, the first 20 steps left out."""
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     taken: dict[str, list[float]] = {"auto": [], "bppsa": []}
-    with tempfile.TemporaryDirectory() as folder:
+    with _quietly(), tempfile.TemporaryDirectory() as folder:
         data = BitstreamDataModule(data_dir=folder, steps=T, num_samples=16 * (steps + 20))
         for strategy in [*taken] * rounds:
             pl.seed_everything(0, verbose=False)
@@ -36,6 +36,20 @@ def compare(device: torch.device, steps: int, T: int = 1000, rounds: int = 3) ->
     ratio = median(a / b for a, b in zip(*taken.values(), strict=True))
     print(f"stock {stock * 1e3:.3f} ms, bppsa {ours * 1e3:.3f} ms, {ratio:.2f}x", flush=True)
     return {"B": 16, "T": T, "H": 20, "steps": steps, "ours": ours, "stock": stock, "ratio": ratio}
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what each Trainer says of itself."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
 
 
 class Clock(pl.Callback):
