@@ -77,7 +77,8 @@ struct LayerBackward {
 
     explicit Again(const LayerBackward& self)
         : self(self),
-          memory(self.again ? self.B * (2 * self.layer.padded + self.forward_weights.width()) : 0),
+          memory(self.again ? self.B * (2 * self.layer.padded + self.forward_weights.input_width())
+                            : 0),
           nothing(self.again ? self.layer.padded_P + self.layer.padded : 0) {
       if (self.again)
         std::memset(nothing.data, 0, (self.layer.padded_P + self.layer.padded) * sizeof(T));
@@ -85,7 +86,7 @@ struct LayerBackward {
 
     void operator()(const Slab<T>& slab, int64_t t) {
       const Layer<T>& layer = self.layer;
-      const int64_t width = self.forward_weights.width(), padded = layer.padded;
+      const int64_t width = self.forward_weights.input_width(), padded = layer.padded;
       ForwardStep<T> step{};
       step.n = slab.n;
       step.out = {memory.data, padded};

@@ -18,9 +18,10 @@ class InputPart {
         input_(weights.input()),
         b_(b),
         n_(n),
-        width_(weights.width()),
-        steps_(weights.input_apart() ? min(kSteps, layer.steps) : 0),
-        memory_(n * steps_ * width_) {}
+        width_(weights.input_width()),
+        steps_(weights.input_apart() ? min(ceil_div(kRows, n), layer.steps) : 0),
+        inputs_(n * steps_ * layer.I),
+        parts_(n * steps_ * width_) {}
 
   // For step t; t ascends from 1.
   void of_step(int64_t t, ForwardStep<T>& step) {
@@ -30,24 +31,29 @@ class InputPart {
     }
     const int64_t i = (t - 1) % steps_;
     if (i == 0) apply(t);
-    step.x_part = {memory_.data + i * width_, steps_ * width_};
+    step.x_part = {parts_.data + i * n_ * width_, width_};
   }
 
  private:
-  static constexpr int64_t kSteps = 32;
+  // Inputs a product: so many that W_ih, which may lie far away, is read seldom; they and their
+  // results stay in the second-level cache.
+  static constexpr int64_t kRows = 128;
 
-  // From step t on, sample by sample.
+  // From step t on, all samples of a step side by side.
   void apply(int64_t t) {
-    const int64_t steps = min(steps_, layer_.steps - t + 1);
-    for (int64_t r = 0; r < n_; ++r)
-      input_(steps, layer_.x(t, b_ + r).data, layer_.args.x_stride[0], nullptr, 0, 0,
-             memory_.data + r * steps_ * width_, width_);
+    const int64_t I = layer_.I, steps = min(steps_, layer_.steps - t + 1);
+    T* to = inputs_.data;
+    for (int64_t i = 0; i < steps; ++i) {
+      const ConstRows<T> x = layer_.x(t + i, b_);
+      for (int64_t r = 0; r < n_; ++r, to += I) std::memcpy(to, x[r], I * sizeof(T));
+    }
+    input_(steps * n_, inputs_.data, I, nullptr, 0, 0, parts_.data, width_);
   }
 
   const Layer<T>& layer_;
   const Multiplier<T>& input_;
   const int64_t b_, n_, width_, steps_;
-  Buffer<T> memory_;
+  Buffer<T> inputs_, parts_;
 };
 
 // One sample alone is a chain of short steps, of which each test and address would be a good part:

@@ -54,14 +54,14 @@ BPPSA_INLINE Vec<T, kWidth> used_of(int v, Vec<T, kWidth> z) {
   return select<T, kWidth>(used, z, Vec<T, kWidth>{});
 }
 
-// The pre-activations of a block of W units at k, of MR samples from `row` on.
-template <class Cell, int W, int MR, typename T = typename Cell::T>
+// The pre-activations of a block of W units at k, of MR samples from `row` on: NV of the block's
+// vectors, from `first` on.
+template <class Cell, int W, int MR, int first, int NV, typename T = typename Cell::T>
 BPPSA_INLINE void pre_activate(const ForwardWeights<T>& w, const ForwardStep<T>& s, int64_t row,
                                int64_t k) {
   using FromH = typename Cell::FromH;
   using FromX = typename Cell::FromX;
   constexpr int kSlots = Cell::kSlots, kWidth = kMaxWidth<T>;
-  constexpr int NV = kSlots * W / kWidth;
   // As in a Tile: enough multiply-adds in flight.
   constexpr int KU = MR * NV >= 8 ? 1 : 4;
   // Slots that take nothing share vectors with others in narrow blocks: then x has sums of its own.
@@ -81,9 +81,9 @@ BPPSA_INLINE void pre_activate(const ForwardWeights<T>& w, const ForwardStep<T>&
     const T* panel = panels + slots.template columns<T>(k) * K;
     const T* a = rows[row];
     const auto step = [&](V(&part)[MR][NV], int64_t i) __attribute__((always_inline)) {
-      int column = 0;
+      int column = W == kWidth ? slots.used(first) : first;
       for (int v = 0; v < NV; ++v) {
-        if (W == kWidth && slots.gate[v] < 0) continue;
+        if (W == kWidth && slots.gate[first + v] < 0) continue;
         const V x = load<T, kWidth>(panel + i * kColumns + kWidth * column++);
         for (int r = 0; r < MR; ++r) part[r][v] += a[r * rows.ld + i] * x;
       }
@@ -102,11 +102,16 @@ BPPSA_INLINE void pre_activate(const ForwardWeights<T>& w, const ForwardStep<T>&
   if (!s.x_part) multiply_add(FromX{}, Width<kApart>{}, w.I, s.x, w.x);
   for (int r = 0; r < MR; ++r)
     for (int v = 0; v < NV; ++v) {
-      const int64_t column = kSlots * k + v * kWidth;
+      const int64_t column = kSlots * k + (first + v) * kWidth;
       V z = sum[0][r][v];
       if constexpr (KU == 4) z = (z + sum[1][r][v]) + (sum[2][r][v] + sum[3][r][v]);
-      if constexpr (kApart) z = used_of<FromH, W, T>(v, z) + used_of<FromX, W, T>(v, sum_x[r][v]);
-      if (s.x_part) z += used_of<FromX, W, T>(v, load<T, kWidth>(s.x_part[row + r] + column));
+      if constexpr (kApart)
+        z = used_of<FromH, W, T>(first + v, z) + used_of<FromX, W, T>(first + v, sum_x[r][v]);
+      if (s.x_part && (W < kWidth || FromX::slots.gate[first + v] >= 0)) {
+        const int in_block = W == kWidth ? FromX::slots.used(first + v) : first + v;
+        const T* from = s.x_part[row + r] + FromX::slots.template columns<T>(k) + in_block * kWidth;
+        z += used_of<FromX, W, T>(first + v, load<T, kWidth>(from));
+      }
       store<T, kWidth>(s.gates[row + r] + column, z + load<T, kWidth>(w.bias + column));
     }
 }
@@ -158,17 +163,24 @@ BPPSA_INLINE void finish_block(const ForwardWeights<T>& w, const ForwardStep<T>&
 
 template <class Cell, typename T = typename Cell::T>
 BPPSA_INLINE void forward_slots(const ForwardWeights<T>& w, const ForwardStep<T>& s) {
-  for_each_block<T>(1, w.padded,
-                    [&](auto lanes, int64_t, int64_t k) __attribute__((always_inline)) {
-                      constexpr int W = decltype(lanes)::W;
-                      constexpr int kMost = BPPSA_VECTOR_REGISTERS / 8;
-                      int64_t row = 0;
-                      for (; row + kMost <= s.n; row += kMost)
-                        pre_activate<Cell, W, kMost>(w, s, row, k);
-                      if constexpr (kMost > 2)
-                        for (; row + 2 <= s.n; row += 2) pre_activate<Cell, W, 2>(w, s, row, k);
-                      for (; row < s.n; ++row) pre_activate<Cell, W, 1>(w, s, row, k);
-                    });
+  for_each_block<T>(
+      1, w.padded, [&](auto lanes, int64_t, int64_t k) __attribute__((always_inline)) {
+        constexpr int W = decltype(lanes)::W, kVectors = Cell::kSlots * W / kMaxWidth<T>;
+        int64_t row = 0;
+        // Four rows by all vectors keep the multiply-adds busy, unless one takes nothing from h.
+        if constexpr (W == kMaxWidth<T> && !Cell::FromH::slots.all_used())
+          if (s.x_part)
+            for (; row + kTileRows <= s.n; row += kTileRows) {
+              pre_activate<Cell, W, kTileRows, 0, kVectors - 1>(w, s, row, k);
+              pre_activate<Cell, W, kTileRows, kVectors - 1, 1>(w, s, row, k);
+            }
+        constexpr int kMost = BPPSA_VECTOR_REGISTERS / 8;
+        for (; row + kMost <= s.n; row += kMost)
+          pre_activate<Cell, W, kMost, 0, kVectors>(w, s, row, k);
+        if constexpr (kMost > 2)
+          for (; row + 2 <= s.n; row += 2) pre_activate<Cell, W, 2, 0, kVectors>(w, s, row, k);
+        for (; row < s.n; ++row) pre_activate<Cell, W, 1, 0, kVectors>(w, s, row, k);
+      });
   for_each_block<T>(s.n, w.padded,
                     [&](auto lanes, int64_t row, int64_t k) __attribute__((always_inline)) {
                       finish_block<Cell, decltype(lanes)>(w, s, row, k);

@@ -16,9 +16,10 @@ template <int kSlots>
 struct Slots {
   int gate[kSlots];
 
-  constexpr int used() const {
+  // Of the first `slots`.
+  constexpr int used(int slots = kSlots) const {
     int n = 0;
-    for (int g : gate) n += g >= 0;
+    for (int i = 0; i < slots; ++i) n += gate[i] >= 0;
     return n;
   }
   constexpr bool all_used() const { return used() == kSlots; }
@@ -38,7 +39,8 @@ class PackedWeights {
       : width_(whole_vectors<T>(Cell::kSlots * layer.padded)),
         input_apart_(needed && layer.I * width_ > kCached),
         memory_(needed ? (layer.P + (input_apart_ ? 0 : layer.I) + 1) * width_ : 0),
-        input_(input_apart_ ? layer.I : 0, width_),
+        input_width_(whole_vectors<T>(Cell::FromX::slots.template columns<T>(layer.padded))),
+        input_(input_apart_ ? layer.I : 0, input_width_),
         projection_(needed && layer.w_hr ? layer.H : 0, layer.padded_P) {
     if (!needed) return;
     T* h = memory_.data;
@@ -48,7 +50,8 @@ class PackedWeights {
     pack(layer, Cell::FromH::slots, Columns(layer, Cell::FromH::slots, layer.P, layer.w_hh),
          layer.P, h);
     if (input_apart_)
-      panels_by_columns<T>(layer.I, width_, from_x, input_.panels());
+      panels_by_columns<T>(layer.I, input_width_, Columns(from_x, layer, Cell::FromX::slots),
+                           input_.panels());
     else
       pack(layer, Cell::FromX::slots, from_x, layer.I, x);
     if (layer.w_hr)
@@ -65,10 +68,10 @@ class PackedWeights {
 
   const ForwardWeights<T>& operator*() const { return weights_; }
   // Whether W_ih is too large to stay in the first-level cache beside W_hh: it is then applied to
-  // many steps at a time, by `input`, to rows of `width` numbers.
+  // many steps at a time, by `input`, to rows of `input_width` numbers.
   bool input_apart() const { return input_apart_; }
   const Multiplier<T>& input() const { return input_; }
-  int64_t width() const { return width_; }
+  int64_t input_width() const { return input_width_; }
   const Multiplier<T>& projection() const { return projection_; }
 
  private:
@@ -78,9 +81,7 @@ class PackedWeights {
   class Columns {
    public:
     Columns(const Layer<T>& layer, const Slots<Cell::kSlots>& slots, int64_t inputs, const T* w)
-        : columns_(whole_vectors<T>(Cell::kSlots * layer.padded)) {
-      for (int64_t c = 0; c < whole_vectors<T>(Cell::kSlots * layer.padded); ++c)
-        columns_.data[c] = nullptr;
+        : Columns(whole_vectors<T>(Cell::kSlots * layer.padded)) {
       if (!w) return;
       for_each_block<T>(1, layer.padded, [&](auto lanes, int64_t, int64_t k) {
         constexpr int W = decltype(lanes)::W;
@@ -90,9 +91,25 @@ class PackedWeights {
                 w + (slots.gate[slot] * layer.H + k + i) * inputs;
       });
     }
+    // Of all, those that a product has, see Slots::columns.
+    Columns(const Columns& all, const Layer<T>& layer, const Slots<Cell::kSlots>& slots)
+        : Columns(whole_vectors<T>(slots.template columns<T>(layer.padded))) {
+      const T** to = columns_.data;
+      for_each_block<T>(1, layer.padded, [&](auto lanes, int64_t, int64_t k) {
+        constexpr int W = decltype(lanes)::W;
+        for (int slot = 0; slot < Cell::kSlots; ++slot)
+          if (W < kMaxWidth<T> || slots.gate[slot] >= 0)
+            for (int64_t i = 0; i < W; ++i) *to++ = all(Cell::kSlots * k + slot * W + i);
+      });
+    }
+
     const T* operator()(int64_t c) const { return columns_.data[c]; }
 
    private:
+    explicit Columns(int64_t count) : columns_(count) {
+      for (int64_t c = 0; c < count; ++c) columns_.data[c] = nullptr;
+    }
+
     Buffer<const T*> columns_;
   };
 
@@ -117,6 +134,7 @@ class PackedWeights {
 
   int64_t width_;
   bool input_apart_;
+  int64_t input_width_;
   Buffer<T> memory_;
   Multiplier<T> input_;
   Multiplier<T> projection_;
