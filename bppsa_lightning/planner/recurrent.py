@@ -150,16 +150,12 @@ def _stock_is_faster(cell: str, T: int, B: int, H: int) -> bool:
     """
     if cell == "lstm":
         if H > 384:
-            return T < 500 or B < 16
+            return T <= 10 or B < 16 or (T < 500 and B < 32)
         if H > 192:
             return T <= 10 or B == 1 or (T < 500 and B < 4)
         return H > 96 and (T == 1 or (T <= 10 and B == 1))
     if cell == "gru":
         if T == 1:
             return H > 48
-        if T < 500 and B > 32 and H > 384:
-            return True
         return T <= 10 and (H > 384 or (H > 192 and B < 16))
-    if T < 500 and B > 128 and H > 384:
-        return True
     return T <= 2 or (T <= 10 and (H > 384 or (H > 192 and B < 4)))
