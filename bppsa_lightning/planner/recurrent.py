@@ -149,10 +149,11 @@ def _stock_is_faster(cell: str, T: int, B: int, H: int) -> bool:
     than both; and a large W_hh is read again for each step of each group of samples.
     """
     if cell == "lstm":
+        short = T <= 2 or (T <= 10 and B <= 128)
         if H > 384:
-            return T <= 10 or B < 16 or (T < 500 and B < 32)
+            return short or B < 16 or (T < 500 and B < 32)
         if H > 192:
-            return T <= 10 or B == 1 or (T < 500 and B < 4)
+            return short or B == 1 or (T < 500 and B < 4)
         return H > 96 and (T == 1 or (T <= 10 and B == 1))
     if cell == "gru":
         if T == 1:

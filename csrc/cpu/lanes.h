@@ -155,4 +155,20 @@ BPPSA_INLINE Vec<T, W> pair_sums(Vec<T, W> a, Vec<T, W> b) {
   return __builtin_shuffle(a, b, even) + __builtin_shuffle(a, b, odd);
 }
 
+// W vectors of W numbers, transposed: in each round, neighbours become those that lay half a matrix
+// apart.
+template <typename T, int W>
+BPPSA_INLINE void transpose(Vec<T, W> (&v)[W]) {
+  Vec<typename IntOf<T>::type, W> low, high;
+  for (int i = 0; i < W; ++i) low[i] = i / 2 + i % 2 * W, high[i] = low[i] + W / 2;
+  for (int round = 1; round < W; round *= 2) {
+    Vec<T, W> next[W];
+    for (int i = 0; i < W / 2; ++i) {
+      next[2 * i] = __builtin_shuffle(v[i], v[i + W / 2], low);
+      next[2 * i + 1] = __builtin_shuffle(v[i], v[i + W / 2], high);
+    }
+    for (int i = 0; i < W; ++i) v[i] = next[i];
+  }
+}
+
 }  // namespace bppsa::BPPSA_ISA

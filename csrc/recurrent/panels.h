@@ -13,44 +13,79 @@ constexpr int64_t panel_size(int64_t K, int64_t cols) {
   return K * whole_vectors<T>(cols);
 }
 
-// put(k, c0, n, to, step) for all pieces of all rows: columns c0 ... c0 + n - 1 of row k go to
-// `to`, `step` apart.
+// to[k * step + i] = column(c0 + i)[k], k below K, for the columns of a vector; zeros where there
+// is no column, or null.
+template <typename T, class Column>
+inline void rows_of_columns(int64_t K, int64_t c0, int64_t cols, const Column& column, T* to,
+                            int64_t step) {
+  constexpr int W = kMaxWidth<T>;
+  using V = Vec<T, W>;
+  const T* from[W];
+  for (int i = 0; i < W; ++i) from[i] = c0 + i < cols ? column(c0 + i) : nullptr;
+  int64_t k = 0;
+  for (; k + W <= K; k += W) {
+    V v[W];
+    for (int i = 0; i < W; ++i) v[i] = from[i] ? load<T, W>(from[i] + k) : V{};
+    transpose<T, W>(v);
+    for (int i = 0; i < W; ++i) store<T, W>(to + (k + i) * step, v[i]);
+  }
+  for (; k < K; ++k)
+    for (int i = 0; i < W; ++i) to[k * step + i] = from[i] ? from[i][k] : T(0);
+}
+
+// strip(first, n, panel) for the strips of tiles, of vectors `first` to first + n - 1.
+template <typename T, class Strip>
+inline void for_each_strip(int64_t K, const Columns<T, kMaxWidth<T>>& columns, T* panels,
+                           const Strip& strip) {
+  for (int64_t first = 0; first < columns.vectors; first += columns.strip)
+    strip(first, min(columns.strip, columns.vectors - first), panels + first * kMaxWidth<T> * K);
+}
+
+// put(k, to, step) for the rows of a last, narrow panel: each number of row k goes `step` further.
 template <typename T, class Put>
-inline void for_each_piece(int64_t K, int64_t cols, T* panels, const Put& put) {
+inline void for_each_narrow_row(int64_t K, const Columns<T, kMaxWidth<T>>& columns, T* panels,
+                                const Put& put) {
   constexpr int64_t W = kMaxWidth<T>;
-  std::memset(panels, 0, panel_size<T>(K, cols) * sizeof(T));
-  const Columns<T, W> columns(cols);
-  for (int64_t first = 0; first < columns.vectors; first += columns.strip) {
-    const int64_t n = min(columns.strip, columns.vectors - first), c0 = first * W;
-    for (int64_t k = 0; k < K; ++k)
-      put(k, c0, min(n * W, cols - c0), panels + c0 * K + k * n * W, 1);
-  }
-  if (columns.narrow > 1) {
-    const int64_t c0 = columns.vectors * W, KP = columns.narrow, whole = K / KP * KP;
-    for (int64_t k = 0; k < K; ++k) {
-      const int64_t at = k < whole ? k / KP * W + k % KP : (K / KP + k - whole) * W;
-      put(k, c0, cols - c0, panels + c0 * K + at, KP);
-    }
-  }
+  if (columns.narrow == 1) return;
+  T* panel = panels + columns.vectors * W * K;
+  std::memset(panel, 0, K * W * sizeof(T));
+  const int64_t KP = columns.narrow, whole = K / KP * KP;
+  for (int64_t k = 0; k < K; ++k)
+    put(k, panel + (k < whole ? k / KP * W + k % KP : (K / KP + k - whole) * W), KP);
 }
 
 // Column c of the matrix is the K numbers at column(c); null for zeros.
 template <typename T, class Column>
 inline void panels_by_columns(int64_t K, int64_t cols, const Column& column, T* panels) {
-  for_each_piece<T>(K, cols, panels, [&](int64_t k, int64_t c0, int64_t n, T* to, int64_t step) {
-    for (int64_t i = 0; i < n; ++i)
-      if (const T* from = column(c0 + i)) to[i * step] = from[k];
+  constexpr int64_t W = kMaxWidth<T>;
+  const Columns<T, W> columns(cols);
+  for_each_strip<T>(K, columns, panels, [&](int64_t first, int64_t n, T* panel) {
+    for (int64_t v = 0; v < n; ++v)
+      rows_of_columns<T>(K, (first + v) * W, cols, column, panel + v * W, n * W);
+  });
+  for_each_narrow_row<T>(K, columns, panels, [&](int64_t k, T* to, int64_t step) {
+    for (int64_t c = columns.vectors * W; c < cols; ++c, to += step)
+      if (const T* from = column(c)) *to = from[k];
   });
 }
 
 // Row k of the matrix is the `given` numbers at row(k), then zeros; null for zeros.
 template <typename T, class Row>
 inline void panels_by_rows(int64_t K, int64_t cols, int64_t given, const Row& row, T* panels) {
-  for_each_piece<T>(K, cols, panels, [&](int64_t k, int64_t c0, int64_t n, T* to, int64_t step) {
-    const T* from = row(k);
-    n = min(n, given - c0);
-    if (from)
-      for (int64_t i = 0; i < n; ++i) to[i * step] = from[c0 + i];
+  constexpr int64_t W = kMaxWidth<T>;
+  const Columns<T, W> columns(cols);
+  for_each_strip<T>(K, columns, panels, [&](int64_t first, int64_t n, T* panel) {
+    const int64_t there = max(int64_t(0), min(n * W, given - first * W));
+    for (int64_t k = 0; k < K; ++k, panel += n * W) {
+      const T* from = row(k);
+      const int64_t taken = from ? there : 0;
+      if (taken) std::memcpy(panel, from + first * W, taken * sizeof(T));
+      std::memset(panel + taken, 0, (n * W - taken) * sizeof(T));
+    }
+  });
+  for_each_narrow_row<T>(K, columns, panels, [&](int64_t k, T* to, int64_t step) {
+    if (const T* from = row(k))
+      for (int64_t c = columns.vectors * W; c < given; ++c, to += step) *to = from[c];
   });
 }
 

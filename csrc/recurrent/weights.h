@@ -119,15 +119,16 @@ class PackedWeights {
     if constexpr (Cell::kSlots == 1) {
       panels_by_columns<T>(inputs, layer.padded, column, panels);
     } else {
+      const int64_t all = Cell::kSlots * layer.padded;
       for_each_block<T>(1, layer.padded, [&](auto lanes, int64_t, int64_t k) {
-        constexpr int W = decltype(lanes)::W;
+        constexpr int W = decltype(lanes)::W, kWidth = kMaxWidth<T>;
         T* to = panels + slots.template columns<T>(k) * inputs;
-        for (int64_t i = 0; i < inputs; ++i)
-          for (int slot = 0; slot < Cell::kSlots; ++slot) {
-            if (W == kMaxWidth<T> && slots.gate[slot] < 0) continue;
-            for (int64_t c = Cell::kSlots * k + slot * W, end = c + W; c < end; ++c)
-              *to++ = column(c) ? column(c)[i] : T(0);
-          }
+        for (int v = 0; v < Cell::kSlots * W / kWidth; ++v) {
+          if (W == kWidth && slots.gate[v] < 0) continue;
+          rows_of_columns<T>(inputs, Cell::kSlots * k + v * kWidth, all, column, to,
+                             slots.template columns<T>(W));
+          to += kWidth;
+        }
       });
     }
   }
