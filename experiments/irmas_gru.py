@@ -84,9 +84,12 @@ class IRMASGRU(Classifier):
         states, last = self.gru(x)
         return self.classify(states.mean(1) if self.hparams["readout"] == "mean" else last[0])
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """The batch, varied in training."""
+        if self._trainer is None or not self.trainer.training:
+            return batch
         x, y = batch
-        return super().training_step((self.vary(x), y), batch_idx)
+        return self.vary(x), y
 
     def vary(self, x: Tensor) -> Tensor:
         """Features x (B, T, input_size) as training sees them: other noise, other channels."""
@@ -94,7 +97,7 @@ class IRMASGRU(Classifier):
             swapped = torch.rand(len(x), 1, 1, device=x.device) < 0.5
             x = torch.where(swapped, x.roll(x.shape[-1] // 2, dims=-1), x)
         if self.hparams["noise"]:
-            x = x + self.hparams["noise"] * torch.randn_like(x)
+            x = torch.add(x, torch.randn_like(x), alpha=self.hparams["noise"])
         return x
 
     def configure_optimizers(self) -> Any:

@@ -200,3 +200,23 @@ def test_on_a_machine_with_little_else_than_torch_and_lightning(bare_site, tmp_p
     assert found.returncode == 0, found.stderr
     assert "matplotlib is not installed" in found.stdout and "bppsa" in found.stdout
     assert [p.name for p in (tmp_path / "records").iterdir()] == ["benchmark_recurrent_cpu.json"]
+
+
+def test_sizes_of_the_grid_that_come_out_close_to_stock_are_measured_again(bench, monkeypatch):
+    monkeypatch.setattr(bench, "GRID", [(1, 16, 4, 4)])
+    monkeypatch.setattr(bench, "SECONDS_OF_CLOSE", 0.0)
+    path = bench.record.RECORDS / "grid_recurrent_cpu.json"
+    grid = ["--grid", "--cells", "RNN", "--seconds", "0"]
+
+    def rows(close, arguments):
+        monkeypatch.setattr(bench, "CLOSE", close)
+        bench.main(arguments)
+        return json.loads(path.read_text())["rows"]
+
+    (row,) = rows(0.0, grid)
+    assert row["scanned"] and row["pairs"] == 1 and "again" not in row
+    (row,) = rows(float("inf"), ["--again"])
+    assert row["again"] and row["pairs"] == bench.PAIRS_OF_CLOSE
+    assert (row["cell"], row["B"], row["T"], row["H"], row["I"]) == ("RNN", 1, 16, 4, 4)
+    (row,) = rows(float("inf"), grid)
+    assert row["again"] and row["pairs"] == bench.PAIRS_OF_CLOSE
