@@ -162,10 +162,10 @@ def _why_stack_is_left(module: nn.Sequential) -> str:
     if not feedforward.is_stack(module):
         return "its forward has been replaced"
     if isinstance(layers.stand_in_of(module), layers.LayerStack):
-        return "algorithm 'auto': no scan over depth; its pruned layers are listed above"
+        return "no scan over depth was asked for; its pruned layers are listed above"
     return feedforward.refusal(module) or (
-        "algorithm 'auto': over depth, products of Jacobians take more work than back-propagation, "
-        "and PyTorch walks the layers; ask for 'linear' or 'blelloch' to scan it"
+        "no scan over depth was asked for: there products of Jacobians take more work than "
+        "back-propagation, and PyTorch walks the layers; ask for 'linear' or 'blelloch' to scan it"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -83,9 +83,12 @@ class SparseJacobianPruning(ModelPruning):
         compact: bool = True,
     ) -> None:
         if at_epochs is not None:
-            if not all(isinstance(n, int) and not isinstance(n, bool) for n in at_epochs):
-                raise TypeError(f"at_epochs: found {at_epochs!r}, wanted integers")
+            whole = isinstance(at_epochs, Collection) and not isinstance(at_epochs, str)
+            if not whole or not all(type(n) is int for n in at_epochs):
+                raise TypeError(f"at_epochs: found {at_epochs!r}, wanted a list of integers")
             apply_pruning = frozenset(at_epochs).__contains__
+        if isinstance(module_names, str):
+            raise TypeError(f"module_names: found {module_names!r}, wanted a list of class names")
         super().__init__(
             pruning_fn,
             parameters_to_prune=parameters_to_prune,

@@ -96,7 +96,10 @@ def table(summary: dict) -> str:
     ratios = "".join(f"{summary['speed_up'][part]:>10.1f}x" for part in parts)
     lines.append(f"{'speed-up':28}{ratios}")
     gap = summary["largest_loss_difference"]
-    lines.append(f"sparsity {summary['sparsity']:.2%}; the loss curves differ by at most {gap:.1e}")
+    lines.append(
+        f"sparsity {summary['sparsity']:.2%}; the loss curves differ by at most {gap:.1e} of the "
+        "largest loss"
+    )
     return "\n".join(lines)
 
 

@@ -207,7 +207,11 @@ def _gpu(records: Records) -> str:
         )
     slower = [r for r in rows if r["ratio"]["both"] < 1]
     wins = _wins([{**r, "ratio_stock": {"step": r["ratio"]["both"]}} for r in slower])
-    note = "In brackets the fastest of the plans that were measured; c8: chunks of 8."
+    note = (
+        "Ours are the bare operators (`bl.ops.rnn`, `bl.ops.gru`) with the fastest of the plans "
+        "that were measured (in brackets; c8: chunks of 8); attached layers have not run on a "
+        "GPU yet."
+    )
     return "\n".join(lines) + f"\n\n{note} {wins}"
 
 

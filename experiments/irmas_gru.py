@@ -19,7 +19,7 @@ last --model.lr 3e-4 --model.weight_decay 0 --model.noise 0 --model.swap_channel
     python experiments/irmas_gru.py fit
     python experiments/irmas_gru.py fit --data.features L --data.batch_size 64
     python experiments/irmas_gru.py fit --data bppsa_lightning.datasets.IRMASDataModule \\
-      --data.download true                                                  # IRMAS, 3 GB
+      --data.data_dir data/irmas --data.download true                       # IRMAS, 3 GB
     python experiments/irmas_gru.py fit --trainer.strategy auto             # stock PyTorch
     python experiments/compare.py irmas_gru                                 # both
     python experiments/irmas_curves.py                                      # both, of S, M and L

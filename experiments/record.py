@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ def environment() -> dict[str, Any]:
         "lightning": version("lightning"),
         "bppsa_lightning": bl.__version__,
     }
+    if find_spec("jax") is not None:
+        found["jax"] = version("jax")
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
         found["cudnn"] = torch.backends.cudnn.version()

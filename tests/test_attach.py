@@ -1016,7 +1016,7 @@ ALONE = {
     "own forward": (lambda: Residual(I, H), "its forward has been replaced"),
     "Sequential": (
         lambda: nn.Sequential(nn.Linear(I, H), nn.ReLU()),
-        "algorithm 'auto': over depth",
+        "no scan over depth was asked for",
     ),
 }
 

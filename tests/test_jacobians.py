@@ -311,6 +311,7 @@ REFUSED = [
     (lambda: J.conv2d(W, (5, 5), groups=3), ValueError, "groups: found 3"),
     (lambda: J.conv2d_pattern(W, (5, 5)), TypeError, "keep: found torch.float32"),
     (lambda: J.conv2d_pattern(W != 0, (5, 5)).values(W[:1]), ValueError, "weight: found shape"),
+    (lambda: J.conv2d_pattern(W[0] != 0, (5, 5)), ValueError, r"keep: found shape \(2, 3, 3\)"),
     (lambda: J.conv1d(W, 5), ValueError, "weight: found shape"),
     (lambda: J.conv1d(W[0], (1, 2, 3, 4)), ValueError, "input_size: found"),
     (lambda: J.conv1d(W[0], 5, stride=(1, 1)), ValueError, "stride: found"),
@@ -362,6 +363,8 @@ def test_each_device_gets_one_copy_that_is_let_go_with_the_original():
     assert (there.products, there.longest, there.a.nnz) == (plan.products, plan.longest, 72)
     axes = jacobian.on("meta")
     assert axes._y.first.is_meta and axes.pattern is jacobian.pattern.on("meta")
+    assert there.on("cpu") is plan and there.a.on("cpu") is plan.a
+    assert pickle.loads(pickle.dumps(there)).on("meta").a.crow.is_meta
     copied = pickle.loads(pickle.dumps(plan))
     assert "_copies" not in copied.__dict__ and torch.equal(copied.program, plan.program)
     gone = weakref.ref(there)
@@ -380,7 +383,9 @@ def test_patterns_are_built_on_the_cpu_whatever_the_default_device():
             J.adaptive_avg_pool2d_pattern((2, 6, 6), 4).pattern,
         ]
         plan = J.ProductPlan.of(made[2], J.Pattern.diagonal(32))
+        jac_t = J.relu(torch.ones(3, device="cpu"))
     assert all(p.crow.is_cpu and p.col.is_cpu for p in (*made, plan.pattern))
+    assert jac_t.device.type == "cpu"
 
 
 def test_a_gpu_without_kernels_is_named(monkeypatch):

@@ -220,6 +220,8 @@ REFUSED = [
     (lambda: PLAN.multiply(VA, VB.float()), TypeError, "b: found dtype torch.float32"),
     (lambda: PLAN.multiply(VA, VB.to("meta")), ValueError, "b: found on meta"),
     (lambda: J.ProductPlan.of(A, B_.on("meta")), ValueError, "b: found a pattern on meta"),
+    (lambda: J.ProductPlan.of(A, VB), TypeError, "b: found Tensor, wanted a Pattern"),
+    (lambda: apply_csr(A, VA, torch.ones(A.shape[1] - 1, 2)), ValueError, "g: found shape"),
     (lambda: PLAN.multiply(VA.half(), VB.half()), TypeError, "a: found dtype torch.float16"),
     (
         lambda: PLAN.multiply(VA.expand(2, -1), VB.expand(3, -1)),
@@ -227,6 +229,22 @@ REFUSED = [
         "b: found a batch of 3, wanted a's 2",
     ),
 ]
+
+
+def test_strides_of_dimensions_with_one_place_or_none_say_nothing():
+    one = J.Pattern.diagonal(1)
+    plan = J.ProductPlan.of(one, one)
+    across, along = torch.randn(1, 4).t(), torch.randn(4, 1)
+    assert across.stride() == (1, 4) and along.stride() == (1, 1)
+    assert torch.equal(plan.multiply(across, along), across * along)
+    single = torch.randn(1, 7)[:, :1]
+    assert torch.equal(plan.multiply(single, single), single * single)
+    diagonal = J.Pattern.diagonal(5)
+    nothing = torch.randn(5, 8).t()[:0]
+    assert J.ProductPlan.of(diagonal, diagonal).multiply(nothing, nothing).shape == (0, 5)
+    empty = J.Pattern.of(torch.zeros(3, 4).to_sparse_csr())
+    out = apply_csr(empty, torch.randn(4, 8)[:, :0], torch.randn(4, 4))
+    assert torch.equal(out, torch.zeros(3, 4))
 
 
 @pytest.mark.parametrize("call, error, message", REFUSED)

@@ -307,5 +307,9 @@ def test_only_named_classes_are_pruned():
 
 
 def test_what_it_refuses():
-    with pytest.raises(TypeError, match="at_epochs: found .*1.5.*, wanted integers"):
+    with pytest.raises(TypeError, match="at_epochs: found .*1.5.*, wanted a list of integers"):
         bl.SparseJacobianPruning(at_epochs=[1.5])
+    with pytest.raises(TypeError, match="at_epochs: found 3, wanted a list of integers"):
+        bl.SparseJacobianPruning(at_epochs=3)
+    with pytest.raises(TypeError, match="module_names: found 'Conv2d', wanted a list of class"):
+        bl.SparseJacobianPruning(module_names="Conv2d")

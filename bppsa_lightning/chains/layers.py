@@ -98,8 +98,9 @@ class _Weighted(Layer):
         if self._jacobian is None or not self._fits(weight):
             keep = weight != 0
             self._jacobian = self._build(keep)
+            left_out = ~keep
             self._kept = int(keep.sum())
-            self._left_out = None if self._kept == keep.numel() else ~keep
+            self._left_out = None if self._kept == keep.numel() else left_out
         return self._jacobian.pattern
 
     def _fits(self, weight: Tensor) -> bool:

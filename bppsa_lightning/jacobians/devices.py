@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import wraps
@@ -42,28 +43,70 @@ class OnDevices:
             device: a CPU or CUDA device; "cuda" is the current one.
 
         The first call for a GPU waits until the copy is there: it cannot be part of a CUDA graph.
+        A graph that holds a later one does not hold the copy: keep the original for as long, and
+        do not capture the functions that look their patterns up (``max_pool2d`` and others).
         """
         device = torch.device(device)
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
-        if device == self.__dict__.get("_device", _CPU):
-            return self
+        if device == self._built_on():
+            return _used(self, device)
+        original = self.__dict__.get("_original", lambda: None)()
+        if original is not None:
+            return original.on(device)
         copies: dict[torch.device, Built] = self.__dict__.setdefault("_copies", {})
         if device not in copies:
             of: Any = self
             there = {f.name: _on(getattr(self, f.name), device) for f in fields(of)}
             copies[device] = replace(of, **there)
-            copies[device].__dict__["_device"] = device
-        return copies[device]
+            copies[device].__dict__["_original"] = weakref.ref(self)
+        return _used(copies[device], device)
+
+    def _built_on(self) -> torch.device:
+        if "_device" not in self.__dict__:
+            of: Any = self
+            devices = [_device_of(getattr(self, f.name)) for f in fields(of)]
+            self.__dict__["_device"] = next((d for d in devices if d is not None), _CPU)
+        return self.__dict__["_device"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_copies"}
+        return {name: value for name, value in self.__dict__.items() if name not in _OWN}
+
+
+_OWN = ("_copies", "_original", "_device", "_streams")
 
 
 def _on(value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
         return value.to(device)
     return value.on(device) if isinstance(value, OnDevices) else value
+
+
+def _device_of(value: Any) -> torch.device | None:
+    if isinstance(value, Tensor):
+        return value.device
+    return value._built_on() if isinstance(value, OnDevices) else None
+
+
+def _used(of: Built, device: torch.device) -> Built:
+    """Has the allocator wait for the current stream before it gives `of`'s memory to others.
+
+    By itself it does so for the stream that the copy was made on alone; this one may be another,
+    and nobody else knows of the copy.
+    """
+    if device.type != "cuda" or not torch.cuda.is_initialized():
+        return of
+    stream = torch.cuda.current_stream(device)
+    streams: set[int] = of.__dict__.setdefault("_streams", set())
+    if stream.cuda_stream not in streams:
+        streams.add(stream.cuda_stream)
+        for field in fields(of):  # type: ignore[arg-type]
+            value = getattr(of, field.name)
+            if isinstance(value, Tensor):
+                value.record_stream(stream)
+            elif isinstance(value, OnDevices):
+                _used(value, device)
+    return of
 
 
 def why_not(device: torch.device) -> str | None:

@@ -12,6 +12,7 @@ from bppsa_lightning.jacobians.checks import check_bool, check_dtype, check_valu
 from bppsa_lightning.jacobians.pattern import Pattern
 
 _KERNELS = ("relu", "leaky_relu", "tanh", "sigmoid", "silu")
+_GELU = ("gelu", "gelu_tanh")
 
 
 def elementwise_values(function: str, x: Tensor, slope: float = 0.01) -> Tensor:
@@ -31,10 +32,10 @@ def elementwise_values(function: str, x: Tensor, slope: float = 0.01) -> Tensor:
     x = check_values("x", x)
     if function in _KERNELS:
         return torch.ops.bppsa.elementwise_values(x, function, slope)
-    if function in ("gelu", "gelu_tanh"):
+    if function in _GELU:
         approximate = "tanh" if function == "gelu_tanh" else "none"
         return torch.ops.aten.gelu_backward(torch.ones_like(x), x, approximate=approximate)
-    raise ValueError(f"function: found {function!r}, wanted one of {(*_KERNELS, 'gelu')}")
+    raise ValueError(f"function: found {function!r}, wanted one of {(*_KERNELS, *_GELU)}")
 
 
 def _diagonal(values: Tensor) -> Tensor:

@@ -76,7 +76,10 @@ class Pattern(OnDevices):
         if values.dim() == 2:
             B = values.shape[0]
             crow, col, shape = crow.expand(B, -1), col.expand(B, -1), (B, *shape)
-        return torch.sparse_csr_tensor(crow, col, values, shape, check_invariants=False)
+        # The device by name: torch's default device would take them elsewhere.
+        return torch.sparse_csr_tensor(
+            crow, col, values, shape, device=values.device, check_invariants=False
+        )
 
     @staticmethod
     def of(matrix: Tensor) -> Pattern:

@@ -73,11 +73,17 @@ class ProductPlan(OnDevices):
                 before anything else, as the symbolic part takes time in proportion.
 
         Raises:
+            TypeError: `a` or `b` is no pattern.
             ValueError: the patterns do not fit each other.
             PlanTooLarge: a ValueError, before that memory or time is taken: what it would be, and
                 what is allowed.
         """
         for name, operand in (("a", a), ("b", b)):
+            if not isinstance(operand, Pattern):
+                raise TypeError(
+                    f"{name}: found {type(operand).__name__}, wanted a Pattern, such as "
+                    "Pattern.of(matrix)"
+                )
             if not operand.crow.is_cpu:
                 raise ValueError(
                     f"{name}: found a pattern on {operand.crow.device}, wanted the one on the CPU "

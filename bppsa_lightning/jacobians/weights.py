@@ -93,10 +93,7 @@ def conv2d_pattern(
         As `conv2d`.
     """
     check_bool("keep", keep)
-    if keep.dim() != 4:
-        raise ValueError(
-            f"weight: found shape {tuple(keep.shape)}, wanted (C_out, C_in / groups, KH, KW)"
-        )
+    _check_shape("keep", keep, _CONV2D)
     C_out, C_in, KH, KW = keep.shape
     if not isinstance(groups, int) or groups < 1 or C_out % groups:
         raise ValueError(
@@ -162,10 +159,7 @@ def conv1d_pattern(
 ) -> WeightJacobian:
     """As `conv2d_pattern`, of keep (C_out, C_in / groups, K)."""
     check_bool("keep", keep)
-    if keep.dim() != 3:
-        raise ValueError(
-            f"weight: found shape {tuple(keep.shape)}, wanted (C_out, C_in / groups, K)"
-        )
+    _check_shape("keep", keep, _CONV1D)
     size = (input_size,) if isinstance(input_size, int) else tuple(input_size)
     if len(size) not in (1, 2, 3):
         raise ValueError(f"input_size: found {size}, wanted L, (C, L) or (B, C, L)")
@@ -207,8 +201,7 @@ def conv1d(
 def linear_pattern(keep: Tensor) -> WeightJacobian:
     """As `conv2d_pattern`, of keep (out, in)."""
     check_bool("keep", keep)
-    if keep.dim() != 2:
-        raise ValueError(f"weight: found shape {tuple(keep.shape)}, wanted (out, in)")
+    _check_shape("keep", keep, _LINEAR)
     as_conv = conv2d_pattern(keep[:, :, None, None], (1, 1))
     return replace(as_conv, output_size=as_conv.output_size[:1], weight_shape=tuple(keep.shape))
 
@@ -234,12 +227,28 @@ def _of_weight(
 ) -> Tensor:
     """The Jacobian at a weight. Patterns of weights without zeros are kept for the next call."""
     weight = check_values("weight", weight)
+    _check_shape("weight", weight, _SHAPES[pattern])
     keep = weight != 0
     if not keep_zeros and not bool(keep.all()):
         return pattern(keep, *geometry).csr(weight)
     key = (pattern, weight.shape, *(g if isinstance(g, (int, str)) else tuple(g) for g in geometry))
     jacobian = patterns.get(key, lambda: pattern(torch.ones_like(keep, device="cpu"), *geometry))
     return jacobian.csr(weight)
+
+
+_CONV2D = "(C_out, C_in / groups, KH, KW)"
+_CONV1D = "(C_out, C_in / groups, K)"
+_LINEAR = "(out, in)"
+_SHAPES: dict[Callable[..., WeightJacobian], str] = {
+    conv2d_pattern: _CONV2D,
+    conv1d_pattern: _CONV1D,
+    linear_pattern: _LINEAR,
+}
+
+
+def _check_shape(name: str, found: Tensor, wanted: str) -> None:
+    if found.dim() != wanted.count(",") + 1:
+        raise ValueError(f"{name}: found shape {tuple(found.shape)}, wanted {wanted}")
 
 
 def _single(name: str, value: Any) -> int:

@@ -42,8 +42,16 @@ def csr_step(pattern: Pattern, values: Tensor) -> Step:
 def apply_csr(pattern: Pattern, values: Tensor, g: Tensor) -> Tensor:
     """A g: values (nnz,) or (B, nnz) with samples side by side, g (columns, B) -> (rows, B).
 
-    Values and g on one device, the CPU or a GPU.
+    Values and g float32 or float64, of one dtype, on one device, the CPU or a GPU.
+
+    Raises:
+        ValueError: `g` has another shape.
     """
+    if g.dim() != 2 or g.shape[0] != pattern.shape[1]:
+        raise ValueError(
+            f"g: found shape {tuple(g.shape)}, wanted (columns, B) with columns = "
+            f"{pattern.shape[1]}"
+        )
     here = pattern.on(g.device)
     return torch.ops.bppsa.apply_csr(here.crow, here.col, values, g.contiguous())
 

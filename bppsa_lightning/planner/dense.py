@@ -57,9 +57,10 @@ def machine(device: torch.device) -> Machine:
 
     The CPU's constants fit the scan of the RNN cell on two cores to a factor of about two. Gates
     and the products for parameters are not in the model: the whole backward of a recurrent layer
-    takes four times the estimate in the median. A dense chain whose Jacobians exceed the caches
-    takes up to ten times the estimate, as memory traffic is not in the model either. Linear was the
-    fastest in all sizes measured, as estimated (experiments/records/planner_recurrent_cpu.json).
+    takes six times the estimate in the median, more where the call is short. A dense chain whose
+    Jacobians exceed the caches takes up to ten times the estimate, as memory traffic is not in the
+    model either. Linear was the fastest in all sizes measured, as estimated
+    (experiments/records/planner_recurrent_cpu.json).
     CUDA's constants fit the dense scan on an H200 (experiments/records/h200_dense_scan.json).
     """
     if device.type == "cuda":

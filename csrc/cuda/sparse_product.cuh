@@ -206,8 +206,11 @@ void launch_product(const NumericArgs& args, int64_t shared_of_block, Launcher& 
 template <typename T>
 void multiply(const NumericArgs& args, Launcher& launch) {
   if (args.rows == 0 || args.batch == 0 || args.entries == 0) return;
-  // Four blocks to a multiprocessor hide each other's waiting.
-  const auto shared = static_cast<int64_t>(launch.shared_limit) / 4;
+  // Four blocks to a multiprocessor hide each other's waiting; each takes 1 KiB for itself.
+  constexpr int64_t kReserved = 1024;
+  const auto limit = static_cast<int64_t>(launch.shared_limit);
+  const int64_t quarter = (limit + kReserved) / 4 - kReserved;
+  const int64_t shared = quarter > 0 ? quarter : limit / 4;
   const int64_t samples = args.side_by_side ? smaller<int64_t>(args.batch, kWarp) : 1;
   if (args.b_entries * samples >= BlockTeam::kThreads * args.b_rows) {
     launch_product<T, BlockTeam>(args, shared, launch);

@@ -106,7 +106,10 @@ inline Stride stride_of(const Tensor& values, int64_t entries, int64_t batch, co
   STD_TORCH_CHECK(
       (dims == 1 || (dims == 2 && values.size(0) == batch)) && values.size(dims - 1) == entries,
       name, ": wanted values (nnz) or (batch, nnz) of the pattern");
-  return {dims == 1 || batch <= 1 ? 0 : values.stride(0), values.stride(dims - 1)};
+  // Of a dimension with one place or none, torch's stride may be any number.
+  if (batch == 0 || entries == 0) return {0, 1};
+  return {dims == 1 || batch == 1 ? 0 : values.stride(0),
+          entries == 1 ? 1 : values.stride(dims - 1)};
 }
 
 inline int64_t batch_of(const Tensor& a, const Tensor& b) {
