@@ -595,9 +595,13 @@ def test_wrong_calls_of_an_lstm(name):
     ):
         with pytest.raises(error, match=f"{name}: {said}"):
             ours(cell, tensors | {name: change(tensors[name])})
-    tensors.pop("w_hr")
+    w_hr = tensors.pop("w_hr")
     with pytest.raises(ValueError, match=r"w_hh: found shape \(16, 2\), wanted \(16, 4\)"):
         ours(cell, tensors)
+    # Once, the kernel took an empty projection for none, and wrote the states over c_n.
+    nothing = tensors | {"h0": None, "w_hh": tensors["w_hh"][:, :0], "w_hr": w_hr[:0]}
+    with pytest.raises(ValueError, match=r"w_hh: found shape \(16, 0\), wanted .* P >= 1"):
+        ours(cell, nothing)
 
 
 @each_cell

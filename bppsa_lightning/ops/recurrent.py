@@ -229,6 +229,7 @@ def _fits(
         return (
             T >= 1
             and H >= 1
+            and P >= 1
             and H * _CELLS[cell][1] == GH
             and dtype in _DTYPES
             and w_ih is not None
@@ -270,6 +271,10 @@ def _explain_misfit(cell: str, x: Tensor, *tensors: Tensor | None) -> None:
     H = GH // gates
     if w_hr is None and P != H:
         raise ValueError(f"w_hh: found shape {tuple(w_hh.shape)}, wanted {(GH, H)} for {name}")
+    if w_hr is not None and P < 1:
+        raise ValueError(
+            f"w_hh: found shape {tuple(w_hh.shape)}, wanted ({G}H, P) with P >= 1 beside w_hr"
+        )
     wanted = {
         "h0": (h0, (B, P), True),
         "c0": (c0, (B, H), True),

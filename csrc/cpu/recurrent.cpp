@@ -62,7 +62,7 @@ static void set_operands(RecurrentArgs& args, const std::string& cell, const Ope
   const int64_t GH = in.w_hh.size(0), gates = gates_of(args.cell);
   args.T = x.size(0), args.B = x.size(1), args.I = x.size(2);
   args.H = GH / gates, args.P = in.w_hh.size(1);
-  STD_TORCH_CHECK(GH == gates * args.H && (in.w_hr.has_value() || args.P == args.H),
+  STD_TORCH_CHECK(GH == gates * args.H && args.P >= 1 && (in.w_hr.has_value() || args.P == args.H),
                   "w_hh: its sizes are not those of a cell ", cell);
   check_operand(in.h0, "h0", x, {args.B, args.P});
   check_operand(in.c0, "c0", x, {args.B, args.H});

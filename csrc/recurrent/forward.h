@@ -35,8 +35,8 @@ class InputPart {
   }
 
  private:
-  // Inputs a product: so many that W_ih, which may lie far away, is read seldom; they and their
-  // results stay in the second-level cache.
+  // Inputs a product, at least: so many that W_ih, which may lie far away, is read seldom; unless a
+  // layer is very wide, they and their results stay in the second-level cache.
   static constexpr int64_t kRows = 128;
 
   // From step t on, all samples of a step side by side.

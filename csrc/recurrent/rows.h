@@ -54,7 +54,7 @@ template <typename T>
 struct ForwardStep {
   int64_t n;
   ConstRows<T> x;       // inputs (I), or
-  ConstRows<T> x_part;  // their part of the pre-activations, if that was computed before
+  ConstRows<T> x_part;  // their part of the pre-activations, if computed before: FromX's columns
   ConstRows<T> h;       // the state before the step (P)
   ConstRows<T> c;       // an LSTM's c before the step, padded
   Rows<T> gates;        // result: the slots as the cell keeps them

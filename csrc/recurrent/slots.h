@@ -167,7 +167,7 @@ BPPSA_INLINE void forward_slots(const ForwardWeights<T>& w, const ForwardStep<T>
       1, w.padded, [&](auto lanes, int64_t, int64_t k) __attribute__((always_inline)) {
         constexpr int W = decltype(lanes)::W, kVectors = Cell::kSlots * W / kMaxWidth<T>;
         int64_t row = 0;
-        // Four rows by all vectors keep the multiply-adds busy, unless one takes nothing from h.
+        // A few rows by all vectors keep the multiply-adds busy, unless one takes nothing from h.
         if constexpr (W == kMaxWidth<T> && !Cell::FromH::slots.all_used())
           if (s.x_part)
             for (; row + kTileRows <= s.n; row += kTileRows) {

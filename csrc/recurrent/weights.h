@@ -38,8 +38,8 @@ class PackedWeights {
   explicit PackedWeights(const Layer<T>& layer, bool needed = true)
       : width_(whole_vectors<T>(Cell::kSlots * layer.padded)),
         input_apart_(needed && layer.I * width_ > kCached),
-        memory_(needed ? (layer.P + (input_apart_ ? 0 : layer.I) + 1) * width_ : 0),
         input_width_(whole_vectors<T>(Cell::FromX::slots.template columns<T>(layer.padded))),
+        memory_(needed ? (layer.P + (input_apart_ ? 0 : layer.I) + 1) * width_ : 0),
         input_(input_apart_ ? layer.I : 0, input_width_),
         projection_(needed && layer.w_hr ? layer.H : 0, layer.padded_P) {
     if (!needed) return;
@@ -68,7 +68,7 @@ class PackedWeights {
 
   const ForwardWeights<T>& operator*() const { return weights_; }
   // Whether W_ih is too large to stay in the first-level cache beside W_hh: it is then applied to
-  // many steps at a time, by `input`, to rows of `input_width` numbers.
+  // the samples of several steps at a time, by `input`, to rows of `input_width` numbers.
   bool input_apart() const { return input_apart_; }
   const Multiplier<T>& input() const { return input_; }
   int64_t input_width() const { return input_width_; }
@@ -77,7 +77,7 @@ class PackedWeights {
  private:
   static constexpr int64_t kCached = (16 << 10) / int64_t(sizeof(T));
 
-  // Where the `inputs` weights of each of `width` columns lie, for w (GH x inputs); null for none.
+  // Where the `inputs` weights of each column lie, for w (GH x inputs); null for none.
   class Columns {
    public:
     Columns(const Layer<T>& layer, const Slots<Cell::kSlots>& slots, int64_t inputs, const T* w)
