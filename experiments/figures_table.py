@@ -295,8 +295,7 @@ def _grid(records: Records) -> str:
     return (
         f"Of {len(rows)} sizes {len(rows) - len(scanned)} are left to PyTorch, at the cost of "
         "handing over, a microsecond where the size is that of the call before; of the others "
-        "stock is faster at "
-        f"{len(slower)}{': ' if named else ''}**{named}**."
+        f"stock is faster at {f'{len(slower)}: **{named}**' if slower else 'none'}."
     )
 
 
