@@ -46,6 +46,8 @@ class OnDevices:
         A graph that holds a later one does not hold the copy: keep the original for as long, and
         do not capture the functions that look their patterns up (``max_pool2d`` and others).
         """
+        if device == self._built_on() == _CPU:  # at once: it is asked for by every call
+            return self
         device = torch.device(device)
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
@@ -63,11 +65,13 @@ class OnDevices:
         return _used(copies[device], device)
 
     def _built_on(self) -> torch.device:
-        if "_device" not in self.__dict__:
+        built_on: torch.device | None = self.__dict__.get("_device")
+        if built_on is None:
             of: Any = self
             devices = [_device_of(getattr(self, f.name)) for f in fields(of)]
-            self.__dict__["_device"] = next((d for d in devices if d is not None), _CPU)
-        return self.__dict__["_device"]
+            built_on = next((d for d in devices if d is not None), _CPU)
+            self.__dict__["_device"] = built_on
+        return built_on
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in _OWN}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -108,14 +108,14 @@ class Pattern(OnDevices):
     @staticmethod
     def diagonal(n: int) -> Pattern:
         """The pattern of an n x n diagonal matrix."""
-
-        @built_on_the_cpu
-        def build() -> Pattern:
-            crow = torch.arange(n + 1, dtype=torch.int32)
-            return Pattern(crow, crow[:-1], (n, n))
-
-        return patterns.get(("diagonal", n), build)
+        return patterns.get(("diagonal", n), partial(_diagonal, n))
 
     def __repr__(self) -> str:
         rows, columns = self.shape
         return f"Pattern({rows} x {columns}, nnz={self.nnz}, sparsity={self.sparsity:.5f})"
+
+
+@built_on_the_cpu
+def _diagonal(n: int) -> Pattern:
+    crow = torch.arange(n + 1, dtype=torch.int32)
+    return Pattern(crow, crow[:-1], (n, n))

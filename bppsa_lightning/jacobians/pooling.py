@@ -68,10 +68,15 @@ class MaxPoolJacobian(OnDevices):
                 f"x: found shape {tuple(x.shape)}, wanted (C, H, W) = {self.input_size} or "
                 "(B, C, H, W)"
             )
-        here = self.on(x.device)
+        values = self.of_planes(x.reshape(-1, *x.shape[-2:]))
+        return values.reshape(-1) if x.dim() == 3 else values.reshape(x.shape[0], self.pattern.nnz)
+
+    def of_planes(self, planes: Tensor) -> Tensor:
+        """`values` of (B * C, H, W) that were checked: (B * C, entries of a plane)."""
+        here = self.on(planes.device)
         y_axis, x_axis = here._y, here._x
-        values = torch.ops.bppsa.max_pool_values(
-            x.reshape(-1, *x.shape[-2:]),
+        return torch.ops.bppsa.max_pool_values(
+            planes,
             y_axis.first,
             y_axis.out,
             x_axis.first,
@@ -80,7 +85,6 @@ class MaxPoolJacobian(OnDevices):
             x_axis.output,
             *self._geometry,
         )
-        return values.reshape(-1) if x.dim() == 3 else values.reshape(x.shape[0], self.pattern.nnz)
 
 
 def max_pool2d_pattern(
@@ -148,7 +152,7 @@ def max_pool2d(
         raise ValueError(f"x: found shape {tuple(x.shape)}, wanted (C, H, W) or (B, C, H, W)")
     planes = x.reshape(-1, *x.shape[-2:])
     jacobian = max_pool2d_pattern(planes.shape, kernel_size, stride, padding, dilation, ceil_mode)
-    return jacobian.pattern.csr(jacobian.values(planes))
+    return jacobian.pattern.csr(jacobian.of_planes(planes).reshape(-1))
 
 
 @dataclass(frozen=True, eq=False)

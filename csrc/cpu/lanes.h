@@ -146,13 +146,36 @@ BPPSA_INLINE Vec<T, W> repeat(const T* p) {
   }
 }
 
+// a0, a2, ..., b0, b2, ...
+template <typename T, int W>
+BPPSA_INLINE Vec<T, W> evens(Vec<T, W> a, Vec<T, W> b) {
+  Vec<typename IntOf<T>::type, W> even;
+  for (int i = 0; i < W; ++i) even[i] = 2 * i;
+  return __builtin_shuffle(a, b, even);
+}
+
+// a1, a3, ..., b1, b3, ...
+template <typename T, int W>
+BPPSA_INLINE Vec<T, W> odds(Vec<T, W> a, Vec<T, W> b) {
+  Vec<typename IntOf<T>::type, W> odd;
+  for (int i = 0; i < W; ++i) odd[i] = 2 * i + 1;
+  return __builtin_shuffle(a, b, odd);
+}
+
+// a0, b0, a1, b1, ... in two vectors.
+template <typename T, int W>
+BPPSA_INLINE void store_interleaved(T* p, Vec<T, W> a, Vec<T, W> b) {
+  Vec<typename IntOf<T>::type, W> low, high;
+  for (int i = 0; i < W; ++i) low[i] = i / 2 + i % 2 * W, high[i] = low[i] + W / 2;
+  if constexpr (W == 1) high[0] = 1;
+  store<T, W>(p, __builtin_shuffle(a, b, low));
+  store<T, W>(p + W, __builtin_shuffle(a, b, high));
+}
+
 // a0+a1, a2+a3, ..., b0+b1, ...
 template <typename T, int W>
 BPPSA_INLINE Vec<T, W> pair_sums(Vec<T, W> a, Vec<T, W> b) {
-  using I = Vec<typename IntOf<T>::type, W>;
-  I even, odd;
-  for (int i = 0; i < W; ++i) even[i] = 2 * i, odd[i] = 2 * i + 1;
-  return __builtin_shuffle(a, b, even) + __builtin_shuffle(a, b, odd);
+  return evens<T, W>(a, b) + odds<T, W>(a, b);
 }
 
 // W vectors of W numbers, transposed: in each round, neighbours become those that lay half a matrix

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../cpu/activations.h"
+#include "../cpu/lanes.h"
 #include "../scan/workspace.h"
 #include "kernels.h"
 #include "window.h"
@@ -110,6 +111,30 @@ void argmax_of_quads(const MaxPoolArgs& args, const T* input, int32_t* argmax) {
   }
 }
 
+// Where such windows cover the plane, entry and pixel are one, and the four numbers of a window
+// are marked at once, W windows side by side. Of two rows, from column x on.
+template <typename T, int W>
+BPPSA_INLINE void mark_quads(const T* in, T* out, int64_t width, int64_t x) {
+  const Vec<T, W> one = splat<T, W>(1), zero = {};
+  const auto taken = [&](auto mask)
+                         __attribute__((always_inline)) { return select<T, W>(mask, one, zero); };
+  for (; x + 2 * W <= width; x += 2 * W) {
+    const Vec<T, W> upper[] = {load<T, W>(in + x), load<T, W>(in + x + W)};
+    const Vec<T, W> lower[] = {load<T, W>(in + width + x), load<T, W>(in + width + x + W)};
+    const Vec<T, W> a = evens<T, W>(upper[0], upper[1]), b = odds<T, W>(upper[0], upper[1]);
+    const Vec<T, W> c = evens<T, W>(lower[0], lower[1]), d = odds<T, W>(lower[0], lower[1]);
+    const auto right = (b > a) | (b != b);
+    Vec<T, W> best = select<T, W>(right, b, a);
+    const auto below = (c > best) | (c != c);
+    best = select<T, W>(below, c, best);
+    const auto last = (d > best) | (d != d);
+    store_interleaved<T, W>(out + x, taken(~(right | below | last)),
+                            taken(right & ~(below | last)));
+    store_interleaved<T, W>(out + width + x, taken(below & ~last), taken(last));
+  }
+  if constexpr (W > 1) mark_quads<T, (W > kMinWidth<T> ? W / 2 : 1)>(in, out, width, x);
+}
+
 inline bool is_quads(const MaxPoolArgs& args) {
   const auto quad = [](const PoolAxis& p, const Axis& axis) {
     return p.kernel == 2 && p.stride == 2 && p.padding == 0 && p.dilation == 1 &&
@@ -124,6 +149,13 @@ void max_pool_as(const MaxPoolArgs& args, const Parallel& parallel) {
   const int64_t entries = int64_t(Y.first[Y.size]) * X.first[X.size];
   const bool quads = is_quads(args);
   const bool tiled = quads && 2 * Y.out_size == Y.size && 2 * X.out_size == X.size;
+  if (tiled)
+    return for_each_index(parallel, args.planes, [&](int64_t plane) {
+      const T* input = static_cast<const T*>(args.input) + plane * entries;
+      T* value = static_cast<T*>(args.values) + plane * entries;
+      for (int64_t row = 0; row < entries; row += 2 * X.size)
+        mark_quads<T, kMaxWidth<T>>(input + row, value + row, X.size, 0);
+    });
   for_each_index(
       parallel, args.planes, [&] { return Buffer<int32_t>(Y.out_size * X.out_size); },
       [&](int64_t plane, Buffer<int32_t>& argmax) {
@@ -133,11 +165,6 @@ void max_pool_as(const MaxPoolArgs& args, const Parallel& parallel) {
           argmax_of_quads(args, input, argmax.data);
         else
           argmax_of_windows(args, input, argmax.data);
-        if (tiled) {  // entry and pixel are one
-          for (int64_t e = 0; e < entries; ++e) value[e] = 0;
-          for (int64_t o = 0; o < Y.out_size * X.out_size; ++o) value[argmax.data[o]] = 1;
-          return;
-        }
         int32_t pixel = 0;
         for (int64_t y = 0; y < Y.size; ++y)
           for (int64_t x = 0; x < X.size; ++x, ++pixel)
