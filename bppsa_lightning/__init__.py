@@ -1,6 +1,6 @@
 """Exact back-propagation by parallel scan: ``Trainer(strategy="bppsa")``.
 
-Importing this package registers the strategy with `lightning.pytorch`.
+Importing this package registers the strategies with `lightning.pytorch`.
 """
 
 from importlib.metadata import version as _version
@@ -11,12 +11,13 @@ from bppsa_lightning.chains import Chain
 from bppsa_lightning.monitor import ChainMonitor
 from bppsa_lightning.planner import Plan
 from bppsa_lightning.pruning import SparseJacobianPruning
-from bppsa_lightning.strategy import BPPSAStrategy
+from bppsa_lightning.strategy import BPPSADDPStrategy, BPPSAStrategy
 from bppsa_lightning.timer import StepTimer
 
 __version__ = _version("bppsa-lightning")
 
 __all__ = [
+    "BPPSADDPStrategy",
     "BPPSAStrategy",
     "Chain",
     "ChainMonitor",

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.utils.prune as prune
 from lightning.pytorch.callbacks import ModelPruning
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -54,6 +55,8 @@ class SparseJacobianPruning(ModelPruning):
             surviving weights only, (nnz,), in the module and in its optimizers: no dense gradient,
             no dense momentum. ``state_dict`` and checkpoints are dense as ever. Pass False for
             callbacks that walk through parameters beside a copy of the model (weight averaging).
+            On several devices parameters stay dense: DistributedDataParallel averages the
+            gradients of those that it was given.
 
     Attributes:
         explanation: what `explain` says of the model, as it was at the end of the last ``fit``.
@@ -165,7 +168,7 @@ class SparseJacobianPruning(ModelPruning):
             return
         self._masks = _packed_masks(self._model)
         self._own += layers.attach_layers(self._model)
-        if self.compact:
+        if self._compacts():
             pruned = layers.sparse_layers(self._model).values()
             self._compact = [CompactWeight(p, self._optimizers) for p in pruned if _compactable(p)]
         self._plan_to_log = True
@@ -174,6 +177,12 @@ class SparseJacobianPruning(ModelPruning):
         rank_zero_info(
             f"SparseJacobianPruning: {sparsity:.2%} of the prunable parameters are pruned"
         )
+
+    def _compacts(self) -> bool:
+        """Whether parameters may be exchanged: DDP and its kind keep those that they were given."""
+        trainer = self._trainer
+        one_device = trainer is not None and isinstance(trainer.strategy, SingleDeviceStrategy)
+        return self.compact and one_device
 
     def _loosen(self) -> None:
         """Dense parameters again, which may be pruned or read by others."""

@@ -97,7 +97,7 @@ class Classifier(pl.LightningModule):
         return loss
 
     def on_after_backward(self):
-        if isinstance(self.trainer.strategy, bl.BPPSAStrategy):
+        if isinstance(self.trainer.strategy, bl.BPPSAStrategy | bl.BPPSADDPStrategy):
             assert self.trainer.strategy.scans, "this backward ran no scan"
 
     def configure_optimizers(self):

@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
@@ -46,6 +47,21 @@ def test_what_it_says_of_the_grid_is_what_its_record_says():
     found = re.search(said, README.replace("\n", " "))
     slower = sum(ratio < 1 for ratio in scanned)
     assert [int(n) for n in found.groups()] == [len(rows), len(rows) - len(scanned), slower]
+
+
+def test_what_it_says_of_the_second_machine_is_what_its_records_say():
+    folder, said = RECORDS / "amd_epyc", README.replace("\n", " ")
+    rows = json.loads((folder / "benchmark_recurrent_cpu.json").read_text())["rows"]
+    first = [f"{row['ratio_stock']['both']:.{0 if i < 2 else 1}f}x" for i, row in enumerate(rows)]
+    assert f"the first three rows come out at {first[0]}, {first[1]} and {first[2]}" in said
+    rows = json.loads((folder / "grid_recurrent_cpu.json").read_text())["rows"]
+    scanned = [r["ratio_stock"]["both"] for r in rows if r["scanned"]]
+    [slower] = [ratio for ratio in scanned if ratio < 1]
+    assert (
+        f"of the {len(scanned)} sizes that are scanned one is slower than stock ({slower:.2f}x)"
+        in said
+    )
+    assert f"the median is {median(scanned):.1f}x" in said
 
 
 def test_what_it_says_of_the_gru_on_music_is_what_its_record_says():

@@ -810,15 +810,6 @@ def test_the_trainers_choice_of_device_counts_unless_the_user_made_one(device, c
     assert strategy.root_device == torch.device(root)
 
 
-@pytest.mark.parametrize("strategy", ["bppsa", bl.BPPSAStrategy])
-def test_more_than_one_device_is_refused(strategy):
-    model = Classifier()
-    train = trainer(strategy if isinstance(strategy, str) else strategy(), devices=2)
-    with pytest.raises(ValueError, match=r"devices: found 2, wanted 1 .*Trainer\(devices=1\)"):
-        train.fit(model, data())
-    assert not is_attached(model.rnn)
-
-
 # --- On a GPU ----------------------------------------------------------------------------------
 
 

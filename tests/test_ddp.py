@@ -1,0 +1,98 @@
+"""Trainer(strategy="bppsa_ddp"): the training of two processes is that of Lightning's own "ddp"."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import Classifier, assert_close, data, is_attached, trainer
+from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+
+import bppsa_lightning as bl
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """What each of two processes had at the end of its trainings: {(training, rank): …}."""
+    folder = tmp_path_factory.mktemp("ddp")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for name in ("MASTER_PORT", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"):
+        environment.pop(name, None)
+    run = subprocess.run(
+        [sys.executable, str(HERE / "ddp_training.py"), str(folder)],
+        cwd=HERE, env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-4000:]
+    return {
+        tuple(path.stem.rsplit("_", 1)): torch.load(path, weights_only=True)
+        for path in folder.glob("*.pt")
+    }
+
+
+@pytest.mark.parametrize("training", ["layers", "images"])
+def test_two_processes_train_as_under_lightnings_own_strategy(left, training):
+    stock, ours = ([left[f"{training}_{s}", r] for r in "01"] for s in ("ddp", "bppsa_ddp"))
+    for one, other in zip(stock, ours, strict=True):
+        assert one["steps"] == other["steps"] > 0
+        assert other["losses"] == pytest.approx(one["losses"], rel=1e-9)
+        assert_close(other["weights"], one["weights"], 1e-9)
+    # Each had half of the data, and has what both learned.
+    assert ours[0]["losses"] != pytest.approx(ours[1]["losses"], rel=1e-3)
+    shared = [name for name in ours[0]["weights"] if "running" not in name]
+    assert all(torch.equal(ours[0]["weights"][n], ours[1]["weights"][n]) for n in shared)
+
+
+def test_each_process_scans_its_recurrent_layers(left):
+    for rank in "01":
+        assert left["layers_bppsa_ddp", rank]["scans"] == 5  # 1 and 2 layers x 2 directions
+        assert "left to PyTorch" not in left["layers_bppsa_ddp", rank]["explanation"]
+
+
+def test_pruned_layers_stay_dense_parameters_which_ddp_knows(left):
+    stock, ours = left["images_ddp", "0"], left["images_bppsa_ddp", "0"]
+    assert ours["optimized"] == stock["optimized"]
+    masks = [name for name in ours["weights"] if name.endswith("_mask")]
+    assert len(masks) >= 3 and " sparse " in ours["explanation"]
+    kept = torch.cat([ours["weights"][name].flatten() for name in masks])
+    assert kept.mean() == pytest.approx(0.03, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "start_method"),
+    [
+        ("bppsa_ddp", "popen"),
+        ("bppsa_ddp_spawn", "spawn"),
+        ("bppsa_ddp_fork", "fork"),
+        ("bppsa_ddp_notebook", "fork"),
+    ],
+)
+def test_the_names_of_the_strategy(name, start_method):
+    assert name in StrategyRegistry
+    strategy = trainer(name, devices=2).strategy
+    assert type(strategy) is bl.BPPSADDPStrategy and strategy.algorithm == "auto"
+    assert strategy._start_method == start_method and strategy.num_processes == 2
+
+
+def test_its_arguments_are_those_of_ddp_and_the_algorithm():
+    strategy = bl.BPPSADDPStrategy("linear", find_unused_parameters=True, start_method="spawn")
+    assert isinstance(strategy, DDPStrategy) and strategy.algorithm == "linear"
+    assert strategy._ddp_kwargs == {"find_unused_parameters": True}
+    with pytest.raises(ValueError, match="algorithm: found 'fast', wanted one of"):
+        bl.BPPSADDPStrategy(algorithm="fast")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"devices": 2}, {"num_nodes": 2}, {"devices": 2, "num_nodes": 3}], ids=str
+)
+@pytest.mark.parametrize("strategy", ["bppsa", bl.BPPSAStrategy])
+def test_the_strategy_for_one_device_refuses_more(strategy, settings):
+    model, name = Classifier(), next(iter(settings))
+    train = trainer(strategy if isinstance(strategy, str) else strategy(), **settings)
+    wanted = rf"{name}: found {settings[name]}, wanted 1 .*Trainer\({name}=1\).*'bppsa_ddp'"
+    with pytest.raises(ValueError, match=wanted):
+        train.fit(model, data())
+    assert not is_attached(model.rnn)
