@@ -74,10 +74,12 @@ GPU_PYTHON = $(PYTHON)
 SITE := build/gpu/site
 RUN = PYTHONPATH="$(CURDIR)/$(SITE)" $(GPU_PYTHON)
 SANITIZER := $(or $(shell command -v compute-sanitizer),/usr/local/cuda/bin/compute-sanitizer)
-# The kernels of recurrent layers and sparse Jacobians, on sizes that are small enough for a sanitizer.
+# Every kernel, on sizes that are small enough for a sanitizer.
 SANITIZED := strides or projections or gates_again or (state_sizes and linear) \
-  or (cases_of and (19 or 35)) or pool2d_of or layer_s_pattern or (test_elementwise and (relu or silu) and 67)
-SANITIZED_FILES := test_recurrent_gpu.py test_products.py test_jacobians.py
+  or (cases_of and (19 or 35)) or pool2d_of or layer_s_pattern or (test_elementwise and (relu or silu) and 67) \
+  or (plan_and_layout and float32 and 13 and not 130)
+SANITIZED_FILES := test_recurrent_gpu.py test_products.py test_jacobians.py test_reverse_scan.py \
+  test_diagonal_scan.py
 
 gpu: build
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(MAKE) gpu-offline GPU_PYTHON="$(CURDIR)/$(BIN)/python"

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import wandb
 from lightning.pytorch.loggers import WandbLogger
+
+wandb = pytest.importorskip("wandb", reason="needs wandb, of the extra experiments")
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = ROOT / "experiments"
