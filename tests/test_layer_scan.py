@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sparse_cases import random_pattern, values_of
 
 from bppsa_lightning import ops
-from bppsa_lightning.ops import LayerScan, csr_step
+from bppsa_lightning.ops import LayerScan, apply_csr, csr_step
 
 
 def chain(sizes, B, density=0.4, shared=(), dtype=torch.float64, seed=0):
@@ -138,6 +138,13 @@ REFUSED = [
     (lambda: SCAN.run(STEPS[:1], GRADS), "steps: found 1, wanted 2"),
     (lambda: SCAN.run(STEPS, [*GRADS[:2], None]), "grads: found 3, wanted 3, the last"),
     (lambda: SCAN.run(STEPS, [None, GRADS[0], GRADS[2]]), "grads: found shape .* at 1"),
+    (lambda: csr_step(PATTERNS[0], VALUES[1][:, :-1]), r"values: found shape .* wanted \(nnz,\)"),
+    (lambda: apply_csr(PATTERNS[0], VALUES[0][:, 1:], GRADS[1]), "values: found shape .* nnz = "),
+    (lambda: apply_csr(PATTERNS[0], VALUES[0], GRADS[0]), r"g: found shape \(4, 2\), wanted"),
+    (
+        lambda: apply_csr(PATTERNS[0], VALUES[0], GRADS[1].to("meta")),
+        "g: found on meta, wanted on the values' cpu",
+    ),
 ]
 
 
@@ -145,6 +152,11 @@ REFUSED = [
 def test_what_does_not_fit_is_refused_with_its_name(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_numbers_of_two_dtypes_are_refused():
+    with pytest.raises(TypeError, match="g: found dtype torch.float32, wanted the values' torch"):
+        apply_csr(PATTERNS[0], VALUES[0], GRADS[1].float())
 
 
 def test_is_public():

@@ -9,7 +9,13 @@ from cases import relative_error
 from helpers import lower_levels, run_at_level
 from torch.nn import functional as F
 
-from bppsa_lightning.ops import SparsePattern, run_sparse_layer, sparse_conv2d, sparse_linear
+from bppsa_lightning.ops import (
+    SparsePattern,
+    run_sparse_layer,
+    sparse_conv2d,
+    sparse_linear,
+    surviving,
+)
 
 # samples, channels in, out, groups, image, kernel, stride, padding, dilation: a vector's multiple,
 # less than a vector, one sample, samples that no vector divides, an image of one pixel, phases
@@ -368,6 +374,58 @@ BAD_PATTERNS = {
 def test_bad_layers_name_argument_found_and_wanted(arguments, error, message):
     with pytest.raises(error, match=message):
         sparse_conv2d(*arguments)
+
+
+LINEAR = SparsePattern.of(torch.eye(4))
+BAD_CALLS = {
+    "linear pattern": (
+        lambda: sparse_linear(torch.zeros(2, 3), torch.zeros(4, 3), PATTERN),
+        ValueError,
+        r"pattern: found that of a convolution, with a weight of \(4, 3, 3, 3\), .* \(O, C\) mask",
+    ),
+    "linear pattern type": (
+        lambda: sparse_linear(torch.zeros(2, 3), torch.zeros(4, 3), torch.eye(4)),
+        TypeError,
+        "pattern: found Tensor, wanted a SparsePattern",
+    ),
+    "linear x": (
+        lambda: sparse_linear(torch.zeros(2, 5), torch.zeros(4, 4), LINEAR),
+        ValueError,
+        r"x: found shape \(2, 5\), wanted \(\.\.\., 4\)",
+    ),
+    "linear x type": (
+        lambda: sparse_linear([1.0], torch.zeros(4, 4), LINEAR),
+        TypeError,
+        "x: found list, wanted a torch.Tensor",
+    ),
+    "linear weight": (
+        lambda: sparse_linear(torch.zeros(2, 4), torch.zeros(4, 5), LINEAR),
+        ValueError,
+        r"weight: found shape \(4, 5\), wanted \(4, 4\) or \(4,\)",
+    ),
+    "surviving shape": (
+        lambda: surviving(torch.zeros(9, 9), LINEAR),
+        ValueError,
+        r"weight: found shape \(9, 9\), wanted \(4, 4, 1, 1\) or \(4, 4\)",
+    ),
+    "surviving dtype": (
+        lambda: surviving(torch.zeros(4, 4).half(), LINEAR),
+        TypeError,
+        "weight: found dtype torch.float16, wanted float32 or float64",
+    ),
+    "dense shape": (
+        lambda: LINEAR.dense(torch.zeros(9)),
+        ValueError,
+        r"values: found shape \(9,\), wanted \(4,\)",
+    ),
+    "dense type": (lambda: LINEAR.dense([1.0]), TypeError, "values: found list, wanted a torch"),
+}
+
+
+@pytest.mark.parametrize("call, error, message", BAD_CALLS.values(), ids=BAD_CALLS)
+def test_bad_calls_name_argument_found_and_wanted(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
 
 
 @pytest.mark.parametrize("arguments, error, message", BAD_PATTERNS.values(), ids=BAD_PATTERNS)

@@ -53,6 +53,14 @@ class Pattern(OnDevices):
         """Whether no row has more than one entry."""
         return bool((self.crow.diff() <= 1).all())
 
+    def check_values(self, values: Tensor) -> None:
+        """ValueError unless `values` is (nnz,), or (B, nnz) for a batch."""
+        if values.dim() not in (1, 2) or values.shape[-1] != self.nnz:
+            raise ValueError(
+                f"values: found shape {tuple(values.shape)}, wanted (nnz,) or (B, nnz) with "
+                f"nnz = {self.nnz}"
+            )
+
     def csr(self, values: Tensor) -> Tensor:
         """The matrix as a torch.sparse_csr tensor.
 
@@ -66,11 +74,7 @@ class Pattern(OnDevices):
         Raises:
             ValueError: `values` has another shape.
         """
-        if values.dim() not in (1, 2) or values.shape[-1] != self.nnz:
-            raise ValueError(
-                f"values: found shape {tuple(values.shape)}, wanted (nnz,) or (B, nnz) with "
-                f"nnz = {self.nnz}"
-            )
+        self.check_values(values)
         here, shape = self.on(values.device), tuple(self.shape)
         crow, col = here.crow, here.col
         if values.dim() == 2:

@@ -34,7 +34,17 @@ class Step:
 
 
 def csr_step(pattern: Pattern, values: Tensor) -> Step:
-    """A step whose transposed Jacobian is at hand: values (nnz,) or (B, nnz)."""
+    """A step whose transposed Jacobian is at hand.
+
+    Args:
+        pattern: of A_i, N_i x N_{i+1}.
+        values: (nnz,), or (B, nnz) for a batch; any strides (copied unless samples lie side by
+            side), float32 or float64, on the CPU or a CUDA device.
+
+    Raises:
+        ValueError: `values` has another shape.
+    """
+    pattern.check_values(values)
     laid = values if values.dim() == 1 else values.t().contiguous().t()
     return Step(lambda g: apply_csr(pattern, laid, g), lambda: laid)
 
@@ -45,13 +55,19 @@ def apply_csr(pattern: Pattern, values: Tensor, g: Tensor) -> Tensor:
     Values and g float32 or float64, of one dtype, on one device, the CPU or a GPU.
 
     Raises:
-        ValueError: `g` has another shape.
+        TypeError: `g` has not the values' dtype.
+        ValueError: `values` or `g` has another shape, or `g` is on another device.
     """
+    pattern.check_values(values)
     if g.dim() != 2 or g.shape[0] != pattern.shape[1]:
         raise ValueError(
             f"g: found shape {tuple(g.shape)}, wanted (columns, B) with columns = "
             f"{pattern.shape[1]}"
         )
+    if g.dtype != values.dtype:
+        raise TypeError(f"g: found dtype {g.dtype}, wanted the values' {values.dtype}")
+    if g.device != values.device:
+        raise ValueError(f"g: found on {g.device}, wanted on the values' {values.device}")
     here = pattern.on(g.device)
     return torch.ops.bppsa.apply_csr(here.crow, here.col, values, g.contiguous())
 

@@ -145,7 +145,20 @@ class SparsePattern:
         return (*tensors, *map(list, numbers))
 
     def dense(self, values: Tensor) -> Tensor:
-        """The weight with these surviving values (nnz,), zeros elsewhere."""
+        """The weight with these surviving values, zeros elsewhere.
+
+        Args:
+            values: (nnz,), in the order of ``index``, float32 or float64, on the CPU.
+
+        Returns:
+            Of ``shape``, of `values`' dtype; differentiable.
+
+        Raises:
+            TypeError: `values` is no tensor, or of another dtype.
+            ValueError: it has another shape.
+            RuntimeError: it is not on the CPU.
+        """
+        _check_numbers("values", values, [(self.nnz,)])
         O, C, KH, KW = self.shape
         flat = torch.ops.bppsa.put_surviving(values.contiguous(), self.index, O * C * KH * KW)
         return flat.view(self.shape)
@@ -201,7 +214,7 @@ def sparse_linear(
     """`torch.nn.functional.linear` with the surviving weights only.
 
     Args:
-        x: (..., C); samples may lie innermost.
+        x: (..., C), float32 or float64; samples may lie innermost.
         weight: (O, C), or (nnz,) as in `sparse_conv2d`.
         pattern: made by `SparsePattern.of` of an (O, C) mask.
         bias: (O,), or None.
@@ -212,11 +225,25 @@ def sparse_linear(
     Raises:
         As `sparse_conv2d`.
     """
-    if not isinstance(x, Tensor) or x.dim() < 1:
-        found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(f"x: found {found}, wanted a torch.Tensor (..., C)")
-    if isinstance(weight, Tensor) and weight.dim() == 2:
-        weight = weight[:, :, None, None]
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x: found {type(x).__name__}, wanted a torch.Tensor")
+    if not isinstance(pattern, SparsePattern):
+        raise TypeError(f"pattern: found {type(pattern).__name__}, wanted a SparsePattern")
+    O, C, *taps = pattern.shape
+    if taps != [1, 1] or any(pattern.padding) or pattern.groups != 1:
+        raise ValueError(
+            f"pattern: found that of a convolution, with a weight of {pattern.shape}, padding "
+            f"{pattern.padding} and {pattern.groups} groups; wanted that of an (O, C) mask"
+        )
+    if x.dim() < 1 or x.shape[-1] != C:
+        raise ValueError(f"x: found shape {tuple(x.shape)}, wanted (..., {C})")
+    if isinstance(weight, Tensor):
+        if weight.shape not in ((O, C), (pattern.nnz,)):
+            raise ValueError(
+                f"weight: found shape {tuple(weight.shape)}, wanted {(O, C)} or {(pattern.nnz,)}"
+            )
+        if weight.dim() == 2:
+            weight = weight[:, :, None, None]
     image = x.reshape(-1, x.shape[-1], 1, 1)
     return sparse_conv2d(image, weight, pattern, bias).view(*x.shape[:-1], pattern.shape[0])
 
@@ -235,7 +262,7 @@ def run_sparse_layer(
         relu, pool: what follows in the same pass: `torch.relu`, ``max_pool2d(…, 2)``, or both.
             The layer's own output is not in memory then.
     """
-    values = (weight if weight.dim() == 1 else surviving(weight, pattern)).contiguous()
+    values = (weight if weight.dim() == 1 else _surviving(weight, pattern)).contiguous()
     if bias is not None and not bias.is_contiguous():
         bias = bias.contiguous()
     arguments = (x, values, bias, *pattern.arguments(), pattern.groups, relu, pool)
@@ -279,11 +306,45 @@ def _check(x: Tensor, weight: Tensor, pattern: SparsePattern, bias: Tensor | Non
         raise ValueError(f"bias: found shape {tuple(bias.shape)}, wanted {pattern.shape[:1]}")
 
 
+def _check_numbers(name: str, tensor: Any, shapes: Sequence[tuple[int, ...]]) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name}: found {type(tensor).__name__}, wanted a torch.Tensor")
+    if tensor.dtype not in _DTYPES:
+        raise TypeError(f"{name}: found dtype {tensor.dtype}, wanted float32 or float64")
+    if tensor.shape not in shapes:
+        wanted = " or ".join(map(str, shapes))
+        raise ValueError(f"{name}: found shape {tuple(tensor.shape)}, wanted {wanted}")
+    if tensor.device.type not in ("cpu", "meta"):
+        raise RuntimeError(
+            f"{name}: found on {tensor.device}, where the sparse layers have no kernel"
+        )
+
+
 # --- weights and surviving values --------------------------------------------------------------
 
 
 def surviving(weight: Tensor, pattern: SparsePattern) -> Tensor:
-    """The surviving values (nnz,) of a weight of ``pattern.shape``, differentiable."""
+    """The surviving values of a weight.
+
+    Args:
+        weight: of ``pattern.shape``, or (O, C) of a linear layer's; float32 or float64, on the CPU.
+
+    Returns:
+        (nnz,), in the order of ``pattern.index``, of the weight's dtype; differentiable.
+
+    Raises:
+        TypeError: `weight` is no tensor, or of another dtype.
+        ValueError: it has another shape.
+        RuntimeError: it is not on the CPU.
+    """
+    shapes: list[tuple[int, ...]] = [pattern.shape]
+    if pattern.shape[2:] == (1, 1):
+        shapes.append(pattern.shape[:2])
+    _check_numbers("weight", weight, shapes)
+    return _surviving(weight, pattern)
+
+
+def _surviving(weight: Tensor, pattern: SparsePattern) -> Tensor:
     flat, index = weight.contiguous().view(-1), pattern.index
     if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and weight.requires_grad):
         return torch.ops.bppsa.take_surviving(flat, index)
