@@ -67,7 +67,12 @@ def test_levels_ask_for_a_tree_and_asked_for_chunks_are_composed():
 
 def test_calls_that_are_left_to_pytorch_are_those_that_were_slower(monkeypatch):
     monkeypatch.setattr(recurrent, "_stock_is_faster", stock_is_faster)
-    for cell, T, B, H in (("rnn_tanh", 1, 16, 20), ("gru", 1, 1, 64), ("lstm", 10, 1, 256)):
+    for cell, T, B, H in (
+        ("rnn_tanh", 1, 16, 20),
+        ("gru", 1, 1, 64),
+        ("lstm", 10, 1, 256),
+        ("lstm", 1, 256, 64),
+    ):
         assert f"T={T}, B={B}, H={H}" in planner.hand_over(cell, T, B, H, CPU)
     for cell in CELLS:
         for T, B, H in ((1000, 16, 20), (10_000, 1, 20), (1000, 16, 128), (10, 16, 20)):
