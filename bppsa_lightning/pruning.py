@@ -176,6 +176,7 @@ class SparseJacobianPruning(ModelPruning):
         self._log({"pruning/sparsity": sparsity})
         rank_zero_info(
             f"SparseJacobianPruning: {sparsity:.2%} of the prunable parameters are pruned"
+            + ("" if self._compacts() or not self.compact else "; their parameters stay dense")
         )
 
     def _compacts(self) -> bool:

@@ -190,7 +190,7 @@ class BPPSADDPStrategy(_Scanning, DDPStrategy):
             (`ChainMonitor`).
 
     Raises:
-        ValueError: `algorithm` is unknown.
+        TypeError, ValueError: `algorithm` is unknown.
     """
 
     strategy_name = "bppsa_ddp"
