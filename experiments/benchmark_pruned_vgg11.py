@@ -24,7 +24,7 @@ from bppsa_lightning.layers import sparse_layers
 from bppsa_lightning.layers.compact import CompactWeight
 
 B = 32
-DENSITIES = (0.03, 0.1, 1.0)
+DENSITIES = (0.03, 0.1, 0.5, 1.0)
 TURNS, STEPS = 9, 5
 
 

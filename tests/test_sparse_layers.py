@@ -15,6 +15,7 @@ from bppsa_lightning import layers
 from bppsa_lightning.layers import cost
 from bppsa_lightning.layers.compact import CompactWeight
 from bppsa_lightning.layers.layout import samples_innermost
+from bppsa_lightning.layers.sparse import SparseLayer
 
 B = 16
 
@@ -395,6 +396,102 @@ def test_a_layer_that_is_planned_dense_is_pytorchs(monkeypatch):
     stock, ours = twins()
     assert_identical(results(ours, image()), results(stock, image()))
     assert ours[0].forward.reason == "dense for the test" and "dense for" in bl.explain(ours)
+
+
+def dense_below(least):
+    """The plan: sparse for images of at least so many rows."""
+    return lambda _, B, H, W: cost.Plan(least <= H, 1.0, 1.0, f"{H} rows")
+
+
+@pytest.mark.parametrize("amount", [0.7, 0.0])
+def test_a_dense_plan_holds_until_something_changes(monkeypatch, amount):
+    """Every call as PyTorch's, bit for bit, and counted; the checks are made once."""
+    monkeypatch.setattr(cost, "choose", dense_below(99))
+    stock, ours = twins(amount=amount)
+    layer, x = ours[0].forward, image()
+    seen = []
+    refused = SparseLayer._why_not
+    monkeypatch.setattr(SparseLayer, "_why_not", lambda *a: seen.append(a[0]) or refused(*a))
+
+    def same(x, checks):
+        seen.clear()
+        before = layer.handed_over
+        assert_identical(results(ours, x), results(stock, x))
+        assert torch.equal(ours[0].weight, stock[0].weight)
+        assert layer.handed_over == before + 1 and layer.calls == 0
+        assert (layer in seen) == checks, layer.name
+
+    same(x, True)
+    same(x, False)
+    for model in (stock, ours):
+        with torch.no_grad():
+            model[0].weight_orig.mul_(0.5)
+    same(x, False)
+    same(x[:5], True)
+    for model in (stock, ours):
+        model[0].weight_mask[1:3] = 0
+    same(x[:5], True)
+    same(x[:5], False)
+    assert layer.reason == layer.plan.reason
+    for model in (stock, ours):
+        torch.manual_seed(7)
+        prune.random_unstructured(model[0], "weight", 0.3)
+    same(x[:5], True)
+    same(x[:5], False)
+    for model in (stock, ours):
+        prune.remove(model[0], "weight")
+    assert_identical(results(ours, x[:5]), results(stock, x[:5]))
+    assert layer.reason == "not pruned"
+
+
+def test_dense_and_sparse_sizes_in_turn(monkeypatch):
+    monkeypatch.setattr(cost, "choose", dense_below(9))
+    stock, ours = twins()
+    layer, wide = ours[0].forward, image()
+    narrow = wide[:, :, :8]
+    for _ in range(3):
+        for x, calls in ((wide, 1), (narrow, 0), (narrow, 0)):
+            before = layer.calls
+            assert_close(results(ours, x), results(stock, x), 1e-12)
+            assert layer.calls == before + calls and layer.size == (B, *x.shape[2:])
+            assert (layer.reason is None) == (calls == 1)
+
+
+def test_a_mask_of_ones_costs_no_product(monkeypatch):
+    """weight_orig is the weight then, but not what module.weight gives to write into."""
+    monkeypatch.setattr(cost, "choose", dense_below(99))
+    stock, ours = twins(amount=0.0)
+    for model in (stock, ours):
+        for _ in range(2):
+            results(model, image())
+        with torch.no_grad():
+            model[0].weight.data.zero_()
+    assert_identical(results(ours, image()), results(stock, image()))
+    monkeypatch.setattr(SparseLayer, "dense_weight", lambda _: pytest.fail("a product"))
+    results(ours, image())
+
+
+def test_a_later_hook_has_the_last_word_on_the_weight(monkeypatch):
+    monkeypatch.setattr(cost, "choose", dense_below(99))
+    stock, ours = twins(amount=0.0)
+
+    def halve(module, _):
+        module.weight = module.weight / 2
+
+    for model in (stock, ours):
+        model[0].register_forward_pre_hook(halve)
+    for _ in range(3):
+        assert_identical(results(ours, image()), results(stock, image()))
+
+
+def test_a_mask_that_scales_is_left_to_pytorch():
+    stock, ours = twins()
+    for model in (stock, ours):
+        model[0].weight_mask.mul_(2)
+    for _ in range(2):
+        assert_close(results(ours, image()), results(stock, image()), 1e-12)
+    assert ours[0].forward.reason == "its mask has other numbers than 0 and 1"
+    assert not CompactWeight.suits(ours[0].forward)
 
 
 def test_compiled():

@@ -21,7 +21,7 @@ from bppsa_lightning import ops
 from bppsa_lightning.layers.sparse import SparseLayer
 
 _NAME = "weight_orig"
-_WORTH = 0.5  # density
+_WORTH = 0.35  # density; above, most layers run dense, and take and put their values
 
 
 class CompactWeight:
@@ -56,8 +56,8 @@ class CompactWeight:
         """Whether the operators take a layer's weight, it is dense so far, and few survive."""
         weight = layer.module._parameters[_NAME]
         known = weight.dtype in (torch.float32, torch.float64) and weight.device.type == "cpu"
-        few = layer.pattern.density <= _WORTH  # its values are taken and put when it runs dense
-        return known and few and weight.shape == layer.module.weight_mask.shape
+        few = layer.pattern.density <= _WORTH
+        return known and few and layer.binary and weight.shape == layer.module.weight_mask.shape
 
     def compacted(self, dense: Tensor) -> Tensor:
         """The surviving (nnz,) of a tensor of the weight's shape."""

@@ -26,6 +26,10 @@ class MaskedWeight(Tensor):
         self._compute = compute
         return self
 
+    def is_of(self, compute: Callable[[], Tensor]) -> bool:
+        """Whether it is the result of this very function."""
+        return self.__dict__["_compute"] == compute
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with torch._C.DisableTorchFunctionSubclass():

@@ -32,6 +32,7 @@ class SparseLayer(StandIn):
             layer.
         plan: of that size: estimated seconds of both, and the choice.
         followers: classes of the layers that the last call computed in the same pass.
+        binary: whether the mask that was last seen is zeros and ones; others are PyTorch's.
     """
 
     module: Any
@@ -41,6 +42,9 @@ class SparseLayer(StandIn):
         self.size: tuple[int, int, int] | None = None
         self.plan: cost.Plan | None = None
         self.followers: tuple[str, ...] = ()
+        self.binary = True
+        self._left: torch.Size | None = None
+        self._whole = False  # the mask is ones only: its product need not be made
         self._pattern: ops.SparsePattern | None = None
         self._mask: Tensor | None = None
         self._mask_version = -1
@@ -54,13 +58,32 @@ class SparseLayer(StandIn):
     def pattern(self) -> ops.SparsePattern:
         """Of the mask as it is now."""
         mask: Tensor = self.module.weight_mask
-        seen = mask is self._mask and mask._version == self._mask_version
-        if self._pattern is None or not seen:
+        if self._pattern is None or not self._seen(mask):
             self._pattern = _pattern_of(self.module, mask)
             self._mask, self._mask_version = mask, mask._version
-            self.size = self.plan = None
+            self.binary = self._pattern.nnz == int((mask == 1).sum())
+            self._whole = self.binary and self._pattern.nnz == mask.numel()
+            self.size = self.plan = self._left = None
             self._take_hook()  # to prune again is to have another one
         return self._pattern
+
+    def _seen(self, mask: Tensor | None) -> bool:
+        """Whether the pattern is of this mask, as it is now."""
+        if mask is None or mask is not self._mask:
+            return False
+        return mask._version == self._mask_version
+
+    def is_left(self, input: Any) -> bool:
+        """Whether the last plan, of this mask and an input of this shape, was the dense layer.
+
+        Asked before anything else: what the checks cost in Python, a call of the dense layer loses.
+        """
+        return (
+            self._left is not None
+            and self._left == getattr(input, "shape", None)
+            and self._seen(self.module._buffers.get("weight_mask"))
+            and not torch.compiler.is_compiling()
+        )
 
     def dense_weight(self) -> Tensor:
         """``weight_orig`` times the mask, with its graph."""
@@ -70,15 +93,21 @@ class SparseLayer(StandIn):
         return mask.to(orig.dtype) * orig
 
     def __call__(self, input: Tensor) -> Tensor:
+        self.followers = ()
+        if self.is_left(input):
+            assert self.plan is not None
+            self.count(self.plan.reason)
+            return self._dense(input)
         module = self.module
         reason = of_module(module) or self._why_not(input)
         self.count(reason)
-        self.followers = ()
-        if reason is not None:
-            if "weight_orig" in module._parameters:
-                module.weight = self.dense_weight()
-            return type(module).forward(module, input)
-        return self._run(input)
+        if reason is None:
+            return self._run(input)
+        if self.plan is not None and reason is self.plan.reason:
+            self._left = input.shape
+        if "weight_orig" in module._parameters:
+            return self._dense(input)
+        return type(module).forward(module, input)
 
     def with_followers(
         self, input: Tensor, followers: Sequence[type[nn.Module]]
@@ -121,6 +150,19 @@ class SparseLayer(StandIn):
         output = ops.run_sparse_layer(image, weight, pattern, self.module.bias, relu)
         return output.view(*input.shape[:-1], output.shape[1])
 
+    def _dense(self, input: Tensor) -> Tensor:
+        """PyTorch's layer."""
+        module = self.module
+        if isinstance(module.__dict__.get("weight"), MaskedWeight):
+            weight = module._parameters["weight_orig"]
+            if self._whole and self._seen(module._buffers.get("weight_mask")):
+                if type(module).forward is nn.Conv2d.forward:
+                    return module._conv_forward(input, weight, module.bias)
+                if type(module).forward is nn.Linear.forward:
+                    return nn.functional.linear(input, weight, module.bias)
+            module.weight = self.dense_weight()
+        return type(module).forward(module, input)
+
     def attach(self) -> None:
         """Takes the place of the module's forward, and the mask's product out of its way."""
         super().attach()
@@ -144,6 +186,11 @@ class SparseLayer(StandIn):
         """What the pruning hook writes to ``module.weight``."""
         if torch.compiler.is_compiling():
             return self.dense_weight()
+        if self._left is not None and not self._whole:  # the dense layer will read it
+            return self.dense_weight()
+        shown = module.__dict__.get("weight")
+        if isinstance(shown, MaskedWeight) and shown.is_of(self.dense_weight):
+            return shown
         return MaskedWeight.of(self.dense_weight)
 
     def _why_not(self, input: Any) -> str | None:
@@ -159,6 +206,8 @@ class SparseLayer(StandIn):
         if input.dtype not in _DTYPES or any(t.dtype != input.dtype for t in tensors):
             return f"dtypes {', '.join(str(t.dtype).removeprefix('torch.') for t in tensors)}"
         pattern = self.pattern
+        if not self.binary:
+            return "its mask has other numbers than 0 and 1"
         size = _size(self.kind, input, pattern)
         if size is None:
             return f"shapes that nn.{self.kind} refuses"
@@ -170,6 +219,7 @@ class SparseLayer(StandIn):
             return "inside forward-mode differentiation"
         if size != self.size:
             self.size, self.plan = size, cost.choose(pattern, *size)
+            self._left = None
         assert self.plan is not None
         return None if self.plan.sparse else self.plan.reason
 

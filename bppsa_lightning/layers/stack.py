@@ -45,7 +45,7 @@ class LayerStack(StandIn):
         looked_at = _has_any_global_hook() or torch.compiler.is_compiling()
         looked_at = looked_at or torch._C._get_tracing_state() is not None
         while modules:
-            taken = 0 if looked_at else _run_length(modules)
+            taken = 0 if looked_at else _run_length(modules, input)
             output = None
             if taken:
                 layer = stand_in_of(modules[0])
@@ -61,15 +61,15 @@ class LayerStack(StandIn):
         return input
 
 
-def _run_length(modules: Sequence[nn.Module]) -> int:
+def _run_length(modules: Sequence[nn.Module], input: Any) -> int:
     """How many of the first modules can be one operator; 0 if not even two."""
     first, stand_in = modules[0], stand_in_of(modules[0])
-    if _is_watched(first):
+    if stand_in is None or _is_watched(first):
         return 0
     if isinstance(stand_in, LayoutLayer) and type(first) is nn.BatchNorm2d:
         follows = len(modules) > 1 and type(modules[1]) is nn.ReLU
         return 2 if follows and _can_follow(modules[1]) and not _is_watched(modules[1]) else 0
-    if not isinstance(stand_in, SparseLayer):
+    if not isinstance(stand_in, SparseLayer) or stand_in.is_left(input):
         return 0
     n, kinds = 1, set()
     for module in modules[1:3]:
