@@ -5,7 +5,7 @@
 For each cell and size, each fixed algorithm and the plan of "auto" take turns (once, where auto's
 plan is one of the fixed: it is the same call); medians of the backward with
 parameter gradients, in seconds, and the planner's estimate of the scan. Writes
-experiments/records/planner_recurrent_<device>.json.
+experiments/records/planner_recurrent_cpu.json. On the CPU only.
 
 Letters: B batch, T steps, H hidden.
 """

@@ -79,6 +79,22 @@ def test_calls_that_are_left_to_pytorch_are_those_that_were_slower(monkeypatch):
             assert planner.hand_over(cell, T, B, H, CPU) is None
 
 
+def test_short_calls_of_different_lengths_are_left_to_pytorch(monkeypatch):
+    """Their rows are moved to padded tensors and back, which takes longer than a few steps do."""
+    monkeypatch.setattr(recurrent, "_stock_is_faster", stock_is_faster)
+
+    def left(cell, T, N):
+        return planner.hand_over(cell, T, 8, 20, CPU, spread=(N, T))
+
+    assert "B=8, H=20 and different lengths" in left("gru", 3, 20)
+    assert left("gru", 4, 31) is None and left("gru", 4, 15) is not None
+    assert left("lstm", 4, 31) is not None and left("lstm", 5, 39) is None
+    for cell in CELLS:
+        assert left(cell, 100, 500) is None and left(cell, 100, 110) is None
+        assert planner.hand_over(cell, 10, 8, 20, CPU) is None
+    assert left("rnn_tanh", 13, 95) is not None and left("rnn_relu", 14, 95) is None
+
+
 def test_every_gate_is_kept_unless_that_takes_much_memory():
     assert planner.keep("lstm", 1000, 16, 20, CPU) == 2
     assert planner.keep("lstm", 30_000, 16, 20, CPU) == 1
@@ -174,8 +190,12 @@ def test_what_was_not_measured_beside_cudnn_goes_to_it(monkeypatch, all_measured
     # cuDNN may run two directions side by side.
     assert left(H=64, cell="lstm") is None
     assert "both ways" in left(H=64, cell="lstm", directions=2)
-    # No choice where cuDNN fails or is switched off.
+    # No choice where cuDNN fails or is switched off, but for what the kernels do not hold.
     assert left(T=70_000, H=300) is None
+    assert "at most 2048" in left(T=70_000, H=2049, cell="lstm")
+    assert "at most 1024" in left(T=70_000, H=1025, cell="lstm", dtype=torch.float64)
+    assert "at most 4096" in left(T=70_000, H=5000, cell="rnn_relu")
+    assert left(T=70_000, H=4096, cell="rnn_tanh", dtype=torch.float64) is None
     with torch.backends.cudnn.flags(enabled=False):
         assert left(H=128) is None
     assert left(H=128) is not None

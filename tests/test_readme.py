@@ -64,6 +64,16 @@ def test_what_it_says_of_the_second_machine_is_what_its_records_say():
     assert f"the median is {median(scanned):.1f}x" in said
 
 
+def test_what_it_says_of_samples_of_different_lengths_is_what_the_record_says():
+    rows = json.loads((RECORDS / "packed_recurrent_cpu.json").read_text())["rows"]
+    ratios = [row["ratio"] for row in rows if row["scanned"]]
+    slower = sum(ratio < 1 for ratio in ratios)
+    said = README.replace("\n", " ")
+    assert f"Of {len(rows)} sizes (T 3 to 300, B 2 to 128, H 20 to 256" in said
+    assert f"{len(ratios)} are scanned, {slower} of them slower than stock" in said
+    assert f"than stock ({min(ratios):.2f}x); the median is {median(ratios):.1f}x." in said
+
+
 def test_what_it_says_of_the_gru_on_music_is_what_its_record_says():
     rows = json.loads((RECORDS / "irmas_gru.json").read_text())["rows"]
     said = README.replace("\n", " ")

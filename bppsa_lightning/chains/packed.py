@@ -69,8 +69,8 @@ class PackedScan:
         if self._asks and not padded.detach().sum().isfinite():
             rows = self._in_groups(_of_equal_length)
             padded, *cells = self._padded(rows, x, states, weights, reverse)
-        output = _Gather.apply(padded, rows.of[reverse])
-        return (output, output.index_select(0, rows.last[reverse]), *cells)
+        output = _Gather.apply(padded, rows.of(reverse))
+        return (output, output.index_select(0, rows.last(reverse)), *cells)
 
     def _in_groups(self, grouped: Callable[[list[int]], list[int]]) -> _Rows:
         starts = grouped(self._lengths.tolist())
@@ -91,7 +91,7 @@ class PackedScan:
         padded = x.new_zeros(rows.total, x.shape[1])
         if self._holds:
             padded[:, -1] = 1
-        blocks = padded.index_copy_(0, rows.of[reverse], x).split(rows.sizes)
+        blocks = padded.index_copy_(0, rows.of(reverse), x).split(rows.sizes)
         parts = [state.split(rows.samples) for state in states]
         results = []
         for i, block in enumerate(blocks):
@@ -116,34 +116,50 @@ class _Rows:
     Attributes:
         samples, steps, sizes: B, T and B*T of each group.
         total: R.
-        of: (N,), the padded row of each row of data; of[1] in the reverse direction.
-        last: (B,), the row of data of each sample's last state; last[1] in the reverse direction.
     """
 
     def __init__(
         self, batch_sizes: Array, lengths: Array, starts: list[int], device: torch.device
     ) -> None:
-        B = len(lengths)
         first = np.array(starts)
-        samples = np.diff(first, append=B)
+        samples = np.append(first[1:], len(lengths)) - first
         sizes = samples * lengths[first]
         self.samples, self.steps = samples.tolist(), lengths[first].tolist()
         self.sizes, self.total = sizes.tolist(), int(sizes.sum())
+        self._lengths, self._device = lengths, device
+        self._made: dict[tuple[str, bool], Tensor] = {}
 
         # Of each sample: the padded row of its step 0, and the rows from there to its next step.
-        sample = np.arange(B)
-        base = sample + np.repeat(sizes.cumsum() - sizes - first, samples)
-        stride = np.repeat(samples, samples)
+        self._sample = np.arange(len(lengths))
+        self._base = self._sample + (sizes.cumsum() - sizes - first).repeat(samples)
+        self._stride = samples.repeat(samples)
 
         # Of each row of data: its step and its sample.
-        t = np.repeat(np.arange(len(batch_sizes)), batch_sizes)
-        before = batch_sizes.cumsum() - batch_sizes
-        b = np.arange(len(t)) - before[t]
-        forwards = base[b] + stride[b] * t
-        backwards = base[b] + stride[b] * (lengths[b] - 1 - t)
-        ends = before[lengths - 1] + sample
-        self.of = tuple(_moved(rows, device) for rows in (forwards, backwards))
-        self.last = tuple(_moved(rows, device) for rows in (ends, sample))
+        self._t = np.arange(len(batch_sizes)).repeat(batch_sizes)
+        self._before = batch_sizes.cumsum() - batch_sizes
+        self._b = np.arange(len(self._t)) - self._before[self._t]
+
+    def of(self, reverse: bool) -> Tensor:
+        """(N,), the padded row of each row of data, in one direction."""
+        return self._once("of", reverse)
+
+    def last(self, reverse: bool) -> Tensor:
+        """(B,), the row of data of each sample's last state, in one direction."""
+        return self._once("last", reverse)
+
+    def _once(self, what: str, reverse: bool) -> Tensor:
+        key = what, reverse
+        if key not in self._made:
+            rows = self._padded_rows(reverse) if what == "of" else self._last_rows(reverse)
+            self._made[key] = _moved(rows, self._device)
+        return self._made[key]
+
+    def _padded_rows(self, reverse: bool) -> Array:
+        step = self._lengths[self._b] - 1 - self._t if reverse else self._t
+        return self._base[self._b] + self._stride[self._b] * step
+
+    def _last_rows(self, reverse: bool) -> Array:
+        return self._sample if reverse else self._before[self._lengths - 1] + self._sample
 
 
 class _Gather(torch.autograd.Function):
@@ -175,6 +191,8 @@ def _waits_for(device: torch.device) -> bool:
 def _moved(rows: Array, device: torch.device) -> Tensor:
     """On a device, without waiting for it."""
     found = torch.from_numpy(rows)
+    if device.type == "cpu":
+        return found
     if device.type != "cuda":
         return found.to(device)
     return found.pin_memory().to(device, non_blocking=True)

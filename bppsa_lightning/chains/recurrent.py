@@ -86,7 +86,8 @@ class RecurrentChain(Chain):
 
     def _steps_and_batch(self, input: Tensor | PackedSequence) -> tuple[int, int]:
         if isinstance(input, PackedSequence):
-            return len(input.batch_sizes), int(input.batch_sizes[0])
+            sizes = input.batch_sizes
+            return sizes.shape[0], int(sizes[0])
         if input.dim() == 2:
             return input.shape[0], 1
         T, B = input.shape[:2]
@@ -100,11 +101,12 @@ class RecurrentChain(Chain):
             return None
         form, device = self.form, data.device
         T, B = self._steps_and_batch(input)
-        if device.type != "cuda":
-            return planner.hand_over(form.cell, T, B, form.hidden, device)
         spread = None
-        if isinstance(input, PackedSequence) and B and len(data) != T * B:
-            spread = (len(data), padded_steps(input.batch_sizes))
+        if isinstance(input, PackedSequence) and B and data.shape[0] != T * B:
+            steps = padded_steps(input.batch_sizes) if device.type == "cuda" else T
+            spread = (data.shape[0], steps)
+        if device.type != "cuda":
+            return planner.hand_over(form.cell, T, B, form.hidden, device, spread=spread)
         return ops.recurrent_kernels_missing(device) or planner.hand_over(
             form.cell, T, B, form.hidden, device, form.input_size, form.layers, form.directions,
             dtypes.of_pytorch(data), form.state if form.projected else 0, spread,

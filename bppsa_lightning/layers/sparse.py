@@ -79,7 +79,8 @@ class SparseLayer(StandIn):
         Asked before anything else: what the checks cost in Python, a call of the dense layer loses.
         """
         return (
-            self._left is not None
+            self.plan is not None
+            and not self.plan.sparse
             and self._left == getattr(input, "shape", None)
             and self._seen(self.module._buffers.get("weight_mask"))
             and not torch.compiler.is_compiling()

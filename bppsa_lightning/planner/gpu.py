@@ -221,6 +221,16 @@ def _source() -> str:
 MEASURED_UNITS = 32
 
 
+def not_resident(layer: Layer) -> str | None:
+    """Why PyTorch is better for a layer whose recurrent matrix no multiprocessor holds, or None."""
+    if layer.most_resident >= layer.H:
+        return None
+    return (
+        f"H={layer.H}: above {layer.most_resident} the CUDA kernels would read the recurrent "
+        "matrix again in every step, for each sample by itself"
+    )
+
+
 def hand_over(
     layer: Layer, layers: int, directions: int, spread: tuple[int, int] | None = None
 ) -> str | None:
@@ -233,11 +243,9 @@ def hand_over(
             all padded tensors that they are spread over. cuDNN is taken to need no more for them
             than for as many steps in T equal ones.
     """
-    if layer.most_resident < layer.H:
-        return (
-            f"H={layer.H}: above {layer.most_resident} the CUDA kernels would read the recurrent "
-            "matrix again in every step; cuDNN does not"
-        )
+    reason = not_resident(layer)
+    if reason is not None:
+        return reason
     if layer.H > MEASURED_UNITS:
         return (
             f"H={layer.H}: the CUDA kernels for more than {MEASURED_UNITS} units were rewritten "

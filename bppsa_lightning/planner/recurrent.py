@@ -14,6 +14,13 @@ from bppsa_lightning.planner.plan import Plan, check_algorithm, workers
 # PyTorch's own kernels do not take longer sequences on CUDA.
 _MOST_STEPS_OF_CUDNN = 65535
 
+# Bytes of shared memory a block can have on any GPU from compute capability 7.5 on.
+_SHARED_MEMORY = 64 * 1024
+
+# Samples of different lengths: up to so many steps PyTorch's own kernel was measured to be faster
+# (experiments/benchmark_packed.py), and where more than half of the padded steps are padding.
+_SHORT_AND_SPREAD = {"rnn_tanh": (13, 13), "rnn_relu": (13, 13), "gru": (3, 8), "lstm": (4, 8)}
+
 
 def choose_recurrent(
     cell: str, T: int, B: int, H: int, device: torch.device, algorithm: str = "auto"
@@ -79,12 +86,14 @@ def hand_over(
         dtype: in which PyTorch would compute: under autocast, autocast's.
         projected: P of an LSTM with a projection, else 0.
         spread: of samples of different lengths, N, the number of all their steps, and the steps of
-            all padded tensors that they are spread over.
+            all padded tensors that they are spread over (on the CPU nobody asks for these).
     """
     if device.type == "cuda":
         return _why_cudnn(cell, T, B, H, device, I, layers, directions, dtype, projected, spread)
-    if _stock_is_faster(cell, T, B, H):
-        return f"at T={T}, B={B}, H={H} PyTorch's own kernel was measured to be faster"
+    N = T * B if spread is None else spread[0]
+    if _stock_is_faster(cell, T, B, H, N):
+        lengths = "" if N == T * B else " and different lengths"
+        return f"at T={T}, B={B}, H={H}{lengths} PyTorch's own kernel was measured to be faster"
     return None
 
 
@@ -101,14 +110,26 @@ def _why_cudnn(
     projected: int,
     spread: tuple[int, int] | None,
 ) -> str | None:
+    most = _most_units(cell, dtype)
+    if most < H:
+        return f"H={H}: on CUDA the recurrent kernels take at most {most} units of this cell"
     cudnn = torch.backends.cudnn
-    if T > _MOST_STEPS_OF_CUDNN or not (cudnn.enabled and cudnn.is_available()):
-        return None  # PyTorch fails, or launches the kernels of every step one by one
+    if T > _MOST_STEPS_OF_CUDNN:
+        return None  # PyTorch fails
+    if not (cudnn.enabled and cudnn.is_available()):  # it launches the kernels of each step apart
+        layer = gpu.Layer(cell, T, B, H, I, *_gpu(device), projected=projected)
+        return gpu.not_resident(layer)
     if dtype != torch.float32 and H > gpu.MOST_COMPOSED:
         # A small state's steps wait for each other in any dtype; a large one's are arithmetic.
         name, least = str(dtype).removeprefix("torch."), gpu.MOST_COMPOSED
         return f"H={H} in {name}: above H={least} only float32 was measured beside cuDNN"
     return _why_cudnn_on(_gpu(device), cell, T, B, H, I, layers, directions, projected, spread)
+
+
+def _most_units(cell: str, dtype: torch.dtype) -> int:
+    """Of which two vectors of all gates fit into the shared memory of a block on any GPU."""
+    gates = {"gru": 3, "lstm": 4}.get(cell, 1)
+    return min(4096, _SHARED_MEMORY // (2 * gates * (8 if dtype == torch.float64 else 4)))
 
 
 @lru_cache(maxsize=4096)
@@ -130,9 +151,13 @@ def _why_cudnn_on(
 
 @lru_cache(maxsize=64)
 def _gpu(device: torch.device) -> tuple[int, bool]:
-    """Its multiprocessors, and whether blocks can share a cluster, and are built to."""
-    clusters = torch.cuda.get_device_capability(device) >= (9, 0)
-    return workers(device), clusters and any(a >= 90 for a in recurrent_architectures())
+    """Its multiprocessors, and whether blocks can share a cluster, and are built to.
+
+    Their kernels are compiled for the least architecture that has clusters (csrc/cuda/cuda.cmake).
+    """
+    major, minor = torch.cuda.get_device_capability(device)
+    built = [a for a in recurrent_architectures() if a >= 90]
+    return workers(device), bool(built) and 10 * major + minor >= built[0]
 
 
 def recurrent_architectures() -> list[int]:
@@ -142,12 +167,17 @@ def recurrent_architectures() -> list[int]:
     return sorted(map(int, torch.ops.bppsa.recurrent_cuda_architectures().split(",")))
 
 
-def _stock_is_faster(cell: str, T: int, B: int, H: int) -> bool:
+def _stock_is_faster(cell: str, T: int, B: int, H: int, N: int) -> bool:
     """What the grid of experiments/benchmark_recurrent.py showed, two cores, float32.
 
     Where a call is short, rearranging the weights takes longer than the steps do, or Python longer
-    than both; and a large W_hh is read again for each step of each group of samples.
+    than both; and a large W_hh is read again for each step of each group of samples. To spread N
+    steps of samples of different lengths over T * B takes longer still.
     """
+    if N != T * B:
+        short = _SHORT_AND_SPREAD[cell][2 * N < T * B]
+        if short >= T:
+            return True
     if cell == "lstm":
         short = T <= 2 or (T <= 10 and B <= 128)
         if H > 384:
