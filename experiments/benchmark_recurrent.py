@@ -19,9 +19,10 @@ pair, of a host that may have been disturbed. Peak memory: see recurrent_memory.
 experiments/records/benchmark_recurrent_cpu.json and .png (with --grid: grid_…).
 
 On a GPU the loss is the paper's, on the last state, and each row adds every plan of the backward as
-bare operator calls ("plans", to which fit_planner.py fits the planner). After the grid: options of
-the layers; a step replayed from a CUDA graph; a training through Trainer; peak memory; and, as the
-very last, sequences longer than cuDNN takes. Stock has torch's own settings, with which cuDNN may
+bare operator calls ("plans", to which fit_planner.py fits the planner); and, where the planner
+leaves the layer to PyTorch, what it takes if scanned all the same ("scan"). After the grid: options
+of the layers; a step replayed from a CUDA graph; a training through Trainer; peak memory; and, last
+of all, sequences longer than cuDNN takes. Stock has torch's own settings, with which cuDNN may
 use TF32; ours is IEEE float32. Writes experiments/records/<name of the GPU>.json and, where
 matplotlib is installed, .png (elsewhere: recurrent_pictures.py).
 
@@ -31,7 +32,9 @@ Letters: B batch, T steps, H hidden, I input.
 import argparse
 import json
 import re
+import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +45,7 @@ import recurrent_pictures
 import recurrent_training
 import torch
 import turns
-from recurrent_ways import CELLS, Case, OperatorStep, Replay, name_of, pair
+from recurrent_ways import CELLS, Case, OperatorStep, Replay, name_of, pair, scanned
 
 import bppsa_lightning as bl
 from bppsa_lightning.planner import gpu
@@ -140,19 +143,38 @@ def on_gpu(asked: argparse.Namespace, device: torch.device) -> None:
     options = [Case(*case, loss="last", settings=settings) for case, settings in optional(asked)]
     long = [Case(cell, *LONG, loss="last") for cell in asked.cells]
     left = len(options) + len(long)
-    results: dict[str, Any] = {"rows": measured(grid, device, asked, budget, left, plans=True)}
-    print("\noptions")
-    results["options"] = measured(options, device, asked, budget, len(long))
-    print("\na step of B=16 T=1000 H=20, replayed from a CUDA graph")
-    results["graphs"] = [replayed(cell, device, asked.seconds) for cell in asked.cells]
-    print("\na training step of bitstream_rnn through Trainer, B=16 T=1000 H=20")
-    results["training"] = recurrent_training.compare(device, asked.steps)
-    results["peak_memory"] = [recurrent_memory.row(cell, device) for cell in asked.cells]
     name = name_of_gpu(torch.cuda.get_device_name(device))
-    kept(asked, name, results)  # before cuDNN's failure can take the context along
-    print("\nlonger than cuDNN takes")
-    results["long"] = measured(long, device, asked, budget)
+    results: dict[str, Any] = {"rows": measured(grid, device, asked, budget, left, plans=True)}
     kept(asked, name, results)
+
+    def add(part: str, title: str, measure_it: Callable[[], Any]) -> None:
+        """Each part is kept at once, and one that fails takes no other along."""
+        print(f"\n{title}")
+        try:
+            results[part] = measure_it()
+        except (RuntimeError, subprocess.CalledProcessError) as error:
+            results[f"{part}_fail"] = str(error).splitlines()[0]
+            print(results[f"{part}_fail"])
+        kept(asked, name, results)
+
+    add("options", "options", lambda: measured(options, device, asked, budget, len(long)))
+    add(
+        "graphs",
+        "a step of B=16 T=1000 H=20, replayed from a CUDA graph",
+        lambda: [replayed(cell, device, asked.seconds) for cell in asked.cells],
+    )
+    add(
+        "training",
+        "a training step of bitstream_rnn through Trainer, B=16 T=1000 H=20",
+        lambda: recurrent_training.compare(device, asked.steps),
+    )
+    add(
+        "peak_memory",
+        "peak memory",
+        lambda: [recurrent_memory.row(cell, device) for cell in asked.cells],
+    )
+    # The last: cuDNN's failure can take the context along.
+    add("long", "longer than cuDNN takes", lambda: measured(long, device, asked, budget))
 
 
 def name_of_gpu(name: str) -> str:
@@ -241,6 +263,9 @@ def measure(
     planned = every_plan(case, device) if plans else {}
     for way in (ours, *planned.values()):
         way()
+    if case.loss == "last" and not ours.layer.forward.calls:
+        ways["scan"] = scanned(case, device)
+        ways["scan"]()
     found = turns.measure(ways | planned, seconds, asked.pairs, least=3 if planned else least)
     if planned:
         row["plans"] = {name: found.pop(name) for name in planned}

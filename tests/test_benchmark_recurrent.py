@@ -113,6 +113,26 @@ def test_a_gpu_s_record(a_gpu, bench, tmp_path, capsys):
     assert "best c" in said or "best linear" in said
 
 
+def test_a_part_that_fails_takes_no_other_along(a_gpu, bench, monkeypatch, tmp_path):
+    def failing(*_):
+        raise RuntimeError("an illegal memory access\nand more")
+
+    monkeypatch.setattr(bench.recurrent_training, "compare", failing)
+    a_gpu("--minutes", "0", "--cells", "GRU")
+    results = json.loads((tmp_path / "nvidia_h100_80gb_hbm3.json").read_text())
+    assert results["training_fail"] == "an illegal memory access" and "training" not in results
+    assert results["rows"] and results["graphs"] and results["peak_memory"] and results["long"]
+
+
+def test_what_is_left_to_pytorch_is_measured_scanned_beside_it(a_gpu, bench, monkeypatch, tmp_path):
+    monkeypatch.setattr(bench.bl.planner, "hand_over", lambda *_, **__: "for the test")
+    a_gpu("--minutes", "0", "--cells", "GRU")
+    results = json.loads((tmp_path / "nvidia_h100_80gb_hbm3.json").read_text())
+    for row in (*results["rows"], *results["options"]):
+        assert not row["scanned"] and row["left_to_pytorch"] == "for the test"
+        assert row["scan"]["both"] > 0 and row["ratio_scan"]["both"] > 0
+
+
 def test_sizes_of_one_s_own_leave_no_record(a_gpu, tmp_path):
     a_gpu("--sizes", "1,9,4,1", "--cells", "RNN", "--seconds", "0")
     assert not list(tmp_path.iterdir())

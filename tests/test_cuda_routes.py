@@ -60,15 +60,22 @@ def test_small_states_are_scanned_in_every_dtype(kind, dtype):
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
-def test_under_autocast_results_are_its_dtype(kind, monkeypatch):
+@pytest.mark.parametrize("asked", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("cudnn", [True, False])
+def test_under_autocast_results_are_of_the_dtype_of_pytorch(kind, asked, cudnn, monkeypatch):
+    """cuDNN's are float16, whatever autocast's."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_: True)
+    monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: cudnn)
     h0 = ones(1, 4, 20)
-    with torch.autocast("cuda", torch.float16):
+    with torch.autocast("cuda", asked):
         hx = (h0, h0) if kind is nn.LSTM else h0
         chain, (output, states) = called(kind(3, 20, device="cuda"), ones(50, 4, 3), hx)
     assert chain.calls == 1, chain.reason
     states = states if isinstance(states, tuple) else (states,)
-    assert {t.dtype for t in (output, *states)} == {torch.float16}
+    wanted = torch.float16 if cudnn else asked
+    assert {t.dtype for t in (output, *states)} == {wanted}
 
 
 LEFT = {

@@ -73,6 +73,14 @@ def stock(cell, operands, gradients, reverse=False):
     return found | dict(zip([f"grad_{n}" for n in t], torch.autograd.grad(loss, list(t.values()))))
 
 
+def moved(t, device, dtype):
+    """On a device, in a dtype, with the strides that it has; `to` keeps dense ones only."""
+    if not t.numel():
+        return t.to(device, dtype)
+    reach = 1 + sum((n - 1) * step for n, step in zip(t.shape, t.stride()))
+    return t.as_strided((reach,), (1,)).to(device, dtype).as_strided(t.shape, t.stride())
+
+
 def ours(
     cell,
     operands,
@@ -84,8 +92,8 @@ def ours(
     device="cuda",
     keep=2,
 ):
-    t = {n: v.to(device, dtype) for n, v in operands.items()}
-    g = {n: v.to(device, dtype) for n, v in gradients.items()}
+    t = {n: moved(v, device, dtype) for n, v in operands.items()}
+    g = {n: moved(v, device, dtype) for n, v in gradients.items()}
     common = [t.get(n) for n in NAMES]
     output, h_n, c_n, kept = torch.ops.bppsa.recurrent(cell, *common, reverse, keep, plan[0])
     algorithm, chunk, levels = plan

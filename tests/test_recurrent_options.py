@@ -118,8 +118,6 @@ def build(case):
         **settings,
     ).double()
     for name, parameter in module.named_parameters():
-        if case["strided"]:
-            parameter.data = spread(parameter.data)
         if case["frozen"] == "all weights" or case["frozen"] == "first weights" and "l0" in name:
             parameter.requires_grad_(False)
     return module.train(case["training"])
@@ -138,7 +136,8 @@ def arguments(case, module, dtype, device="cpu"):
             "batch first": tensor(B, T, I),
             "unbatched": tensor(T, I),
         }[layout]
-    x = (spread(x) if case["strided"] else x).to(device, dtype)
+    x = x.to(device, dtype)
+    x = spread(x) if case["strided"] else x  # `to` keeps dense strides only
     leaves = {"x": x.requires_grad_(case["frozen"] != "input")}
     L = module.num_layers * (1 + module.bidirectional)
     batch = () if layout == "unbatched" else (B,)
@@ -146,8 +145,8 @@ def arguments(case, module, dtype, device="cpu"):
     for seed, (name, size) in enumerate(sizes.items()):
         if case["given"] and (name == "h0" or isinstance(module, nn.LSTM)):
             state = tensor(L, *batch, size, seed=seed)
-            state = (spread(state) if case["strided"] else state).to(device, dtype)
-            leaves[name] = state.requires_grad_()
+            state = state.to(device, dtype)
+            leaves[name] = (spread(state) if case["strided"] else state).requires_grad_()
     states = tuple(leaves[name] for name in ("h0", "c0") if name in leaves)
     hx = states if len(states) == 2 else states[0] if states else None
     if layout in LENGTHS:
@@ -179,6 +178,9 @@ def results(module, x, hx, leaves, read="everything"):
 
 def outcome(case, module, dtype=torch.float64, device="cpu"):
     module = module.to(device, dtype)
+    if case["strided"]:
+        for parameter in module.parameters():
+            parameter.data = spread(parameter.data)
     return results(module, *arguments(case, module, dtype, device), case["read"])
 
 
@@ -605,8 +607,8 @@ def test_states_as_a_list():
 def test_the_planner_may_leave_a_call_to_pytorch(monkeypatch):
     asked = []
 
-    def hand_over(*size):
-        asked.append(size)
+    def hand_over(*size, spread):
+        asked.append((*size, spread))
         return "PyTorch's kernel is faster for 5 steps" if size[1] == 5 else None
 
     monkeypatch.setattr(planner, "hand_over", hand_over)
@@ -620,7 +622,7 @@ def test_the_planner_may_leave_a_call_to_pytorch(monkeypatch):
         module(pack(tensor(7, 2, 3), [7, 3]))
     assert (chain.calls, chain.handed_over, chain.reason) == (1, 1, None)
     cpu = torch.device("cpu")
-    assert asked == [("gru", 5, 2, 4, cpu), ("gru", 7, 2, 4, cpu)]
+    assert asked == [("gru", 5, 2, 4, cpu, None), ("gru", 7, 2, 4, cpu, (10, 7))]
     # The same size again: not asked again.
     assert torch.equal(module(x)[0], stock(x)[0])
     assert (chain.calls, chain.handed_over, len(asked)) == (1, 2, 2)

@@ -24,7 +24,7 @@ def of_pytorch(input: Tensor) -> torch.dtype:
     """The dtype in which PyTorch would compute: autocast's, or the input's."""
     kind = input.device.type
     if input.dtype != torch.float64 and torch.is_autocast_enabled(kind):
-        return torch.get_autocast_dtype(kind)
+        return _lowered(kind)
     return input.dtype
 
 
@@ -34,7 +34,7 @@ def results(
     """PyTorch's dtypes of (output and h_n, c_n); None if they are the input's, as it is computed.
 
     Under autocast PyTorch multiplies in 16 bits; on the CPU, where a cell then adds its old state,
-    the state's own dtype takes part in the result's. On CUDA all is 16 bits.
+    the state's own dtype takes part in the result's. On CUDA all is 16 bits, and cuDNN's float16.
 
     Args:
         form: of the module.
@@ -45,7 +45,7 @@ def results(
     lowered = torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(device.type)
     if not lowered or dtype == torch.float64:
         return (dtype, dtype) if dtype in _WIDENED else None
-    low = torch.get_autocast_dtype(device.type)
+    low = _lowered(device.type)
     held = torch.promote_types(low, states[-1].dtype if states else dtype)
     if form.kind == "RNN" or device.type == "cuda":
         return low, low
@@ -54,6 +54,14 @@ def results(
     if form.projected:
         return low, held
     return (low, low) if not packed and _by_onednn(input) else (held, held)
+
+
+def _lowered(kind: str) -> torch.dtype:
+    """What PyTorch multiplies in under autocast: its dtype; in cuDNN float16, whatever that is."""
+    cudnn = torch.backends.cudnn
+    if kind == "cuda" and cudnn.enabled and cudnn.is_available():
+        return torch.float16  # as aten/src/ATen/cudnn/AutocastRNN.cpp has it
+    return torch.get_autocast_dtype(kind)
 
 
 def _by_onednn(input: Tensor) -> bool:

@@ -77,11 +77,18 @@ def of_call(
             return "weights of unusual shapes"
     if torch.compiler.is_compiling():
         return None
+    if packed and device.type == "cuda" and _is_captured():
+        # Their places are copied from the host, from memory that a replay would not find again.
+        return "a PackedSequence while a CUDA graph is captured"
     if torch._C._are_functorch_transforms_active():
         return "inside a torch.func transform"
     if forward_ad._current_level >= 0:
         return "inside forward-mode differentiation"
     return None
+
+
+def _is_captured() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _autocast_mixes(device: torch.device, tensors: Sequence[Tensor]) -> bool:

@@ -2,7 +2,7 @@
 
 import torch
 
-from bppsa_lightning._library import HAS_CUDA_KERNELS
+from bppsa_lightning._library import HAS_CUDA_KERNELS, NO_CUDA_KERNELS
 from bppsa_lightning.ops import jacobians as _jacobians  # noqa: F401  (registers)
 from bppsa_lightning.ops.diagonal import diagonal_scan, linear_recurrence
 from bppsa_lightning.ops.layers import LayerScan, Step, apply_csr, csr_step
@@ -41,6 +41,7 @@ __all__ = [
     "sparse_conv2d",
     "sparse_linear",
     "surviving",
+    "untrusted_products",
 ]
 
 
@@ -51,3 +52,18 @@ def cpu_capability() -> str:
     (``x86-64-v2``, ``x86-64-v3``) lowers it.
     """
     return str(torch.ops.bppsa.cpu_capability())
+
+
+def untrusted_products(device: torch.device | str | int = "cuda") -> int:
+    """How often a CUDA device walked around a product of transposed Jacobians, since the import.
+
+    A product that might overflow, or has lost precision, is not used: the steps that it stands for
+    are walked instead, which costs time and no accuracy. Counted once for each thread that takes
+    part, so that only 0 and rising mean something. Waits for the device.
+
+    Raises:
+        RuntimeError: the library was built without its CUDA kernels.
+    """
+    if not HAS_CUDA_KERNELS:
+        raise RuntimeError(NO_CUDA_KERNELS)
+    return int(torch.ops.bppsa.untrusted_products(torch.empty(0, device=device)))

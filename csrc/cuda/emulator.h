@@ -219,9 +219,17 @@ class Launcher {
  public:
   template <typename acc_t>
   acc_t* allocate(int64_t count) {
+    if (scratch_.size() == kMostScratch) throw std::runtime_error("scratch is not given back");
     scratch_.emplace_back(new unsigned char[count * sizeof(acc_t)]);
     std::memset(scratch_.back().get(), 0xff, count * sizeof(acc_t));
     return reinterpret_cast<acc_t*>(scratch_.back().get());
+  }
+
+  template <class Run>
+  void with_scratch(Run run) {
+    const auto before = static_cast<std::ptrdiff_t>(scratch_.size());
+    run();
+    scratch_.erase(scratch_.begin() + before, scratch_.end());
   }
 
   template <typename... Parameters, typename... Arguments>
@@ -257,6 +265,8 @@ class Launcher {
   std::vector<std::string> launches;
 
  private:
+  static constexpr size_t kMostScratch = 16;  // at a time; more than a forward and a backward need
+
   std::vector<std::unique_ptr<unsigned char[]>> scratch_;
 };
 

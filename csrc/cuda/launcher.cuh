@@ -16,15 +16,17 @@
 #include <type_traits>
 #include <vector>
 
-// Whether recurrent_clusters.cu is compiled for a compute capability of 9.0 or later (cuda.cmake).
-#ifndef BPPSA_HAS_CLUSTERS
-#define BPPSA_HAS_CLUSTERS 0
+// The least compute capability that recurrent_clusters.cu is compiled for, as 90 for 9.0; 0 if for
+// none that has clusters (cuda.cmake).
+#ifndef BPPSA_CLUSTERS_FROM
+#define BPPSA_CLUSTERS_FROM 0
 #endif
 
 namespace bppsa::cuda {
 
 template <typename... Doing>
 void check(cudaError_t error, const Doing&... doing) {
+  if (error != cudaSuccess) (void)cudaGetLastError();  // or the next launch would find it
   STD_TORCH_CHECK(error == cudaSuccess, "bppsa: ", doing..., ": ", cudaGetErrorString(error));
 }
 
@@ -39,7 +41,10 @@ class Launcher {
     stream_ = static_cast<cudaStream_t>(stream);
     shared_limit = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     processors = attribute(cudaDevAttrMultiProcessorCount, device);
-    clusters = BPPSA_HAS_CLUSTERS && attribute(cudaDevAttrClusterLaunch, device) != 0;
+    clusters = BPPSA_CLUSTERS_FROM > 0 && attribute(cudaDevAttrClusterLaunch, device) != 0 &&
+               10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
+                       attribute(cudaDevAttrComputeCapabilityMinor, device) >=
+                   BPPSA_CLUSTERS_FROM;
   }
 
   /// Uninitialised scratch of `count` numbers. It lives as long as the launcher; torch's allocator
@@ -51,6 +56,14 @@ class Launcher {
     const std::vector<int64_t> size{count};
     scratch_.push_back(torch::stable::new_empty(like_, size, dtype));
     return static_cast<acc_t*>(scratch_.back().mutable_data_ptr());
+  }
+
+  /// Calls run(); what it allocates goes back to torch's allocator after it.
+  template <class Run>
+  void with_scratch(Run run) {
+    const auto before = static_cast<std::ptrdiff_t>(scratch_.size());
+    run();
+    scratch_.erase(scratch_.begin() + before, scratch_.end());
   }
 
   /// Enqueues `kernel` with a block for every task, up to the limit of a grid: kernels loop over

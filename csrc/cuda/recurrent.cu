@@ -156,9 +156,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent_cuda(const std::string& cel
                   ", wanted 0 (nothing), 1 (little; not with w_hr) "
                   "or 2 (everything)");
   Launcher launch(x);
+  const int64_t number = x.scalar_type() == ScalarType::Double ? 8 : 4;  // bytes
+  const int64_t most = static_cast<int64_t>(launch.shared_limit) / (2 * layer.gates * number);
+  STD_TORCH_CHECK(keep == 0 || H <= most, "recurrent: H: found ", H, ", wanted at most ", most,
+                  " for a backward on this device");
   Tensor output = empty_beside(x, {T, B, layer.P});
   Tensor h_n = empty_beside(x, {B, layer.P});
-  Tensor c_n = layer.lstm ? empty_beside(x, {B, H}) : empty_beside(x, {0});
+  Tensor c_n = empty_beside(x, {layer.lstm ? B : 0, H});
   Tensor kept = empty_beside(x, {T, B, layer.kept_width(keep)});
   layer.dispatch([&](auto zero) {
     using Cell = decltype(zero);
@@ -283,10 +287,21 @@ Gradients recurrent_backward_cuda(const std::string& cell, const Maybe& grad_out
 /// The compute capabilities that the kernels were compiled for: "75,90" are 7.5 and 9.0.
 std::string architectures() { return BPPSA_RECURRENT_ARCHITECTURES; }
 
+/// Reports of products that were walked around on the device of a tensor, one a thread.
+int64_t untrusted(const Tensor& on) {
+  const torch::stable::accelerator::DeviceGuard guard(on.get_device_index());
+  int64_t sum = 0;
+  for (const auto count : untrusted_counts()) sum += static_cast<int64_t>(count());
+  return sum;
+}
+
 }  // namespace
 }  // namespace bppsa::cuda
 
-STABLE_TORCH_LIBRARY_FRAGMENT(bppsa, m) { m.def("recurrent_cuda_architectures() -> str"); }
+STABLE_TORCH_LIBRARY_FRAGMENT(bppsa, m) {
+  m.def("recurrent_cuda_architectures() -> str");
+  m.def("untrusted_products(Tensor on) -> int");
+}
 
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CompositeExplicitAutograd, m) {
   m.impl("recurrent_cuda_architectures", TORCH_BOX(&bppsa::cuda::architectures));
@@ -295,4 +310,5 @@ STABLE_TORCH_LIBRARY_IMPL(bppsa, CompositeExplicitAutograd, m) {
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CUDA, m) {
   m.impl("recurrent", TORCH_BOX(&bppsa::cuda::recurrent_cuda));
   m.impl("recurrent_backward", TORCH_BOX(&bppsa::cuda::recurrent_backward_cuda));
+  m.impl("untrusted_products", TORCH_BOX(&bppsa::cuda::untrusted));
 }

@@ -105,6 +105,9 @@ void with_unit_shape(int H, const Launcher& launch, Run run) {
   } else {
     if (H <= 32) return run(UnitShape<4, 4, true, 128, 1, 4>{});
   }
+  // A thread's units of all passes lie in local memory, which the driver reserves for every thread
+  // that the device could hold: a GiB for the most.
+  if (H <= 512) return run(UnitShape<4, 0, false, 512, 4, 2>{});
   run(UnitShape<4, 0, false, 512, kMostUnits / 128, 2>{});
 }
 

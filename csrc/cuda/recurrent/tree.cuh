@@ -125,9 +125,10 @@ void scan_tree(const BackwardView<typename Cell::scalar_t>& view, int64_t levels
       spread("direct", write_direct_kernel<Cell>, (own + 1) * B * N);
       int64_t depth = 0;
       while (depth < levels && (int64_t{1} << depth) < own) ++depth;
+      // Each stretch's products take as much scratch as the last one's: they take its place.
       const Chain<DenseCell<T>> chain{
           {jac_t, B * N * N, int64_t{N} * N, N, 1}, {grad, B * N, N, 1}, own, B, N};
-      scan_blelloch(chain, Vectors<T>{g, B * N, N, 1}, depth, launch);
+      launch.with_scratch([&] { scan_blelloch(chain, Vectors<T>{g, B * N, N, 1}, depth, launch); });
       spread("publish", publish_kernel<Cell>, (own + 1) * B * view.H);
     }
   }
