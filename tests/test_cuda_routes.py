@@ -117,6 +117,15 @@ def test_the_steps_of_the_padding_are_counted(lengths, steps):
         assert padded_steps(x.batch_sizes) == steps
 
 
+def test_walks_are_counted_on_cuda_only(monkeypatch):
+    with pytest.raises(ValueError, match="device: found cpu, wanted a CUDA device"):
+        bl.ops.untrusted_products("cpu")
+    monkeypatch.setattr(bl.ops, "HAS_CUDA_KERNELS", False)
+    for device in ("cuda", 0, torch.device("cuda", 1)):
+        with pytest.raises(RuntimeError, match="built without its CUDA kernels"):
+            bl.ops.untrusted_products(device)
+
+
 MISSING = {
     "not built": (False, (9, 0), "built without its CUDA kernels"),
     "an old GPU": (True, (7, 0), "BPPSA_CUDA_RECURRENT_ARCHITECTURES=70"),

@@ -62,8 +62,13 @@ def untrusted_products(device: torch.device | str | int = "cuda") -> int:
     part, so that only 0 and rising mean something. Waits for the device.
 
     Raises:
+        ValueError: `device` is no CUDA device.
         RuntimeError: the library was built without its CUDA kernels.
     """
+    if isinstance(device, int):
+        device = torch.device("cuda", device)
+    if torch.device(device).type != "cuda":
+        raise ValueError(f"device: found {device}, wanted a CUDA device")
     if not HAS_CUDA_KERNELS:
         raise RuntimeError(NO_CUDA_KERNELS)
     return int(torch.ops.bppsa.untrusted_products(torch.empty(0, device=device)))
