@@ -2,13 +2,15 @@
 
 import copy
 import io
+import pickle
 
 import pytest
 import torch
 from cases import relative_error
 from helpers import assert_close, assert_identical, weights
 from torch import nn
-from torch.nn.utils import prune
+from torch.nn.utils import parametrize, prune
+from torch.utils.checkpoint import checkpoint
 
 import bppsa_lightning as bl
 from bppsa_lightning import layers
@@ -484,6 +486,79 @@ def test_a_later_hook_has_the_last_word_on_the_weight(monkeypatch):
         assert_identical(results(ours, image()), results(stock, image()))
 
 
+def test_checkpointing_recomputes_what_the_forward_kept(monkeypatch):
+    """At each size as many tensors, whatever size the call before had."""
+    monkeypatch.setattr(cost, "choose", lambda _, B, H, W: cost.Plan(B % 2 == 0, 1.0, 1.0, "odd"))
+    for amount in (0.7, 0.0):
+        stock, ours = twins(amount=amount)
+        for B_now in (16, 16, 5, 5, 16, 3):
+            x, found = image()[:B_now], []
+            for model in (stock, ours):
+                model.zero_grad()
+                checkpoint(model, x, use_reentrant=False).square().sum().backward()
+                found.append({name: p.grad for name, p in model.named_parameters()})
+            assert_close(found[1], found[0], 1e-12)
+
+
+@pytest.mark.parametrize("amount", [0.7, 0.0])
+def test_weights_that_change_within_autocast_are_seen(monkeypatch, amount):
+    monkeypatch.setattr(cost, "choose", dense_below(99))
+    stock, ours = (model.float() for model in twins(amount=amount))
+    x = image(torch.float32)
+    outputs = []
+    for model in (stock, ours):
+        model(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            for _ in range(2):
+                output = model(x)
+                with torch.no_grad():
+                    model[0].weight_orig.mul_(-1)
+            outputs.append(output)
+    assert torch.equal(*outputs)
+
+
+def test_tracing_parametrizations_and_inference_first(monkeypatch):
+    for plan in (True, False):
+        monkeypatch.setattr(cost, "choose", lambda *_, plan=plan: cost.Plan(plan, 1.0, 1.0, "test"))
+        for amount in (0.7, 0.0):
+            stock, ours = twins(amount=amount)
+            with torch.inference_mode():
+                ours(image())
+            assert_close(results(ours, image()), results(stock, image()), 1e-12)
+            traced = torch.fx.symbolic_trace(ours)
+            assert relative_error(traced(image()), stock(image())) < 1e-12
+            for model in (stock, ours):
+                parametrize.register_parametrization(model[0], "weight_orig", nn.Tanh())
+            assert relative_error(ours(image()), stock(image())) < 1e-12
+
+
+@pytest.mark.parametrize("amount", [0.7, 0.0])
+@pytest.mark.parametrize("duplicate", ["deepcopy", "pickle"])
+def test_a_copy_knows_nothing_of_the_mask(monkeypatch, amount, duplicate):
+    """Its mask counts changes anew: the same number need not be the same mask."""
+    monkeypatch.setattr(cost, "choose", dense_below(99) if amount == 0 else cost.choose)
+    _, ours = twins(amount=amount)
+    with torch.no_grad():
+        ours(image())
+    for change in range(3):
+        with torch.no_grad():
+            other = pickle.loads(pickle.dumps(ours)) if duplicate == "pickle" else None
+            other = copy.deepcopy(ours) if other is None else other
+        for _ in range(change):
+            other[0].weight_mask[change] = 0
+        weight = other[0].weight_orig * other[0].weight_mask
+        wanted = nn.functional.conv2d(image(), weight, other[0].bias, padding="same")
+        assert relative_error(other[0](image()), wanted) < 1e-12
+
+
+def test_a_module_can_be_copied_after_a_forward_without_gradients():
+    _, ours = twins()
+    with torch.no_grad():
+        ours(image())
+    other = copy.deepcopy(ours)  # in grad mode, where the weight would have a graph
+    assert torch.equal(other[0].weight, ours[0].weight)
+
+
 def test_a_mask_that_scales_is_left_to_pytorch():
     stock, ours = twins()
     for model in (stock, ours):
@@ -501,6 +576,32 @@ def test_compiled():
     (found,) = torch.autograd.grad(compiled(x).square().sum(), x)
     (wanted,) = torch.autograd.grad(stock(x).square().sum(), x)
     assert relative_error(found, wanted) < 1e-12
+
+
+@pytest.mark.parametrize("changes", [0, 1])
+def test_a_compiled_layer_sees_its_mask_change(monkeypatch, changes):
+    """Also if no change of it was counted before; and makes no pattern that it has."""
+    stock, ours = pruned(), pruned()
+    for model in (stock, ours):
+        mask = model[0].weight_mask.clone()
+        for _ in range(changes):
+            mask[0] = 0
+        model[0].weight_mask = mask
+    ours.load_state_dict(stock.state_dict()) if changes else None
+    bl.attach(ours)
+    ours(image())
+    made = []
+    make = layers.sparse._pattern_of
+    monkeypatch.setattr(layers.sparse, "_pattern_of", lambda *a: made.append(a) or make(*a))
+    compiled = torch.compile(ours, backend="aot_eager")
+    for _ in range(3):
+        assert relative_error(compiled(image()), stock(image())) < 1e-12
+    assert not made
+    for model in (stock, ours):
+        model[0].weight_mask[1:4] = 0
+    for _ in range(2):
+        assert relative_error(compiled(image()), stock(image())) < 1e-12
+    assert len(made) == 1
 
 
 # --- compact -----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def of_pytorch(input: Tensor) -> torch.dtype:
     """The dtype in which PyTorch would compute: autocast's, or the input's."""
     kind = input.device.type
     if input.dtype != torch.float64 and torch.is_autocast_enabled(kind):
-        return _lowered(kind)
+        return _lowered(input)
     return input.dtype
 
 
@@ -45,7 +45,7 @@ def results(
     lowered = torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(device.type)
     if not lowered or dtype == torch.float64:
         return (dtype, dtype) if dtype in _WIDENED else None
-    low = _lowered(device.type)
+    low = _lowered(input)
     held = torch.promote_types(low, states[-1].dtype if states else dtype)
     if form.kind == "RNN" or device.type == "cuda":
         return low, low
@@ -56,10 +56,10 @@ def results(
     return (low, low) if not packed and _by_onednn(input) else (held, held)
 
 
-def _lowered(kind: str) -> torch.dtype:
+def _lowered(input: Tensor) -> torch.dtype:
     """What PyTorch multiplies in under autocast: its dtype; in cuDNN float16, whatever that is."""
-    cudnn = torch.backends.cudnn
-    if kind == "cuda" and cudnn.enabled and cudnn.is_available():
+    cudnn, kind = torch.backends.cudnn, input.device.type
+    if kind == "cuda" and cudnn.enabled and cudnn.is_available() and input.numel():
         return torch.float16  # as aten/src/ATen/cudnn/AutocastRNN.cpp has it
     return torch.get_autocast_dtype(kind)
 

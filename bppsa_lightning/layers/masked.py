@@ -32,6 +32,9 @@ class MaskedWeight(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__:  # of a module: what has a graph cannot be copied
+            with torch.no_grad():
+                return args[0].__dict__["_compute"]().clone()
         with torch._C.DisableTorchFunctionSubclass():
             args, kwargs = tree_map_only(
                 MaskedWeight, lambda lazy: lazy.__dict__["_compute"](), (args, kwargs or {})

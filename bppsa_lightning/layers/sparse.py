@@ -24,7 +24,8 @@ class SparseLayer(StandIn):
     """The forward of a pruned layer: same results, at the cost of the weights that survive.
 
     The gradient reaches ``weight_orig`` as always, exactly 0 where the mask is. The pattern is made
-    when the mask is first seen, and again whenever it changes. Where PyTorch's dense layer is
+    when the mask is first seen, and again whenever it changes (as autograd counts changes: not by
+    way of ``weight_mask.data``). Where PyTorch's dense layer is
     estimated to be faster, or a call brings what the kernels do not take, the dense layer runs.
 
     Attributes:
@@ -49,6 +50,12 @@ class SparseLayer(StandIn):
         self._mask: Tensor | None = None
         self._mask_version = -1
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy's mask is another one, and counts its versions anew: nothing is known of it."""
+        known = ("size", "plan", "_left", "_pattern", "_mask")
+        unknown = dict.fromkeys(known) | {"_mask_version": -1, "binary": True, "_whole": False}
+        return {**self.__dict__, **unknown}
+
     @property
     def kind(self) -> str:
         """Of the module: "Conv2d" or "Linear"."""
@@ -57,34 +64,38 @@ class SparseLayer(StandIn):
     @property
     def pattern(self) -> ops.SparsePattern:
         """Of the mask as it is now."""
+        if torch.compiler.is_compiling():
+            return _pattern_uncompiled(self)
         mask: Tensor = self.module.weight_mask
-        if self._pattern is None or not self._seen(mask):
-            self._pattern = _pattern_of(self.module, mask)
-            self._mask, self._mask_version = mask, mask._version
-            self.binary = self._pattern.nnz == int((mask == 1).sum())
-            self._whole = self.binary and self._pattern.nnz == mask.numel()
+        # Compared here, and again below: of a function of its own Dynamo, which may compile it even
+        # where it leaves this one alone, would take the answer for a constant.
+        seen = mask is self._mask and mask._version == self._mask_version
+        if self._pattern is None or not seen:
+            version = mask._version
+            with torch.inference_mode(False):  # what it holds is used in training, too
+                pattern = _pattern_of(self.module, mask)
+                binary = pattern.nnz == int((mask == 1).sum())
+            self._mask = None  # for other threads: nothing is known until all is
+            self._pattern, self.binary = pattern, binary
+            self._whole = binary and pattern.nnz == mask.numel()
             self.size = self.plan = self._left = None
+            self._mask_version, self._mask = version, mask
             self._take_hook()  # to prune again is to have another one
         return self._pattern
-
-    def _seen(self, mask: Tensor | None) -> bool:
-        """Whether the pattern is of this mask, as it is now."""
-        if mask is None or mask is not self._mask:
-            return False
-        return mask._version == self._mask_version
 
     def is_left(self, input: Any) -> bool:
         """Whether the last plan, of this mask and an input of this shape, was the dense layer.
 
         Asked before anything else: what the checks cost in Python, a call of the dense layer loses.
         """
-        return (
-            self.plan is not None
-            and not self.plan.sparse
-            and self._left == getattr(input, "shape", None)
-            and self._seen(self.module._buffers.get("weight_mask"))
-            and not torch.compiler.is_compiling()
-        )
+        if torch.compiler.is_compiling() or type(input) is not Tensor:
+            return False
+        if self._left is None or input.shape != self._left:
+            return False
+        mask: Tensor | None = self.module._buffers.get("weight_mask")
+        if mask is None or mask is not self._mask:
+            return False
+        return mask._version == self._mask_version
 
     def dense_weight(self) -> Tensor:
         """``weight_orig`` times the mask, with its graph."""
@@ -95,8 +106,7 @@ class SparseLayer(StandIn):
 
     def __call__(self, input: Tensor) -> Tensor:
         self.followers = ()
-        if self.is_left(input):
-            assert self.plan is not None
+        if self.is_left(input) and self.plan is not None and not self.plan.sparse:
             self.count(self.plan.reason)
             return self._dense(input)
         module = self.module
@@ -155,14 +165,31 @@ class SparseLayer(StandIn):
         """PyTorch's layer."""
         module = self.module
         if isinstance(module.__dict__.get("weight"), MaskedWeight):
-            weight = module._parameters["weight_orig"]
-            if self._whole and self._seen(module._buffers.get("weight_mask")):
+            if self._needs_no_product():
+                weight = module._parameters["weight_orig"]
                 if type(module).forward is nn.Conv2d.forward:
                     return module._conv_forward(input, weight, module.bias)
-                if type(module).forward is nn.Linear.forward:
-                    return nn.functional.linear(input, weight, module.bias)
+                return nn.functional.linear(input, weight, module.bias)
             module.weight = self.dense_weight()
         return type(module).forward(module, input)
+
+    def _needs_no_product(self) -> bool:
+        """Whether ``weight_orig`` can stand for itself: the mask is known to be ones only."""
+        if torch.compiler.is_compiling() or not self._whole:
+            return False
+        if (
+            torch._C._is_any_autocast_enabled()
+        ):  # keeps the 16 bits of a parameter, not of a product
+            return False
+        if self.module._parameters.get("weight_orig") is None:  # parametrized since
+            return False
+        own = type(self.module).forward
+        if own is not nn.Conv2d.forward and own is not nn.Linear.forward:
+            return False
+        mask: Tensor | None = self.module._buffers.get("weight_mask")
+        if mask is None or mask is not self._mask:
+            return False
+        return mask._version == self._mask_version
 
     def attach(self) -> None:
         """Takes the place of the module's forward, and the mask's product out of its way."""
@@ -187,8 +214,6 @@ class SparseLayer(StandIn):
         """What the pruning hook writes to ``module.weight``."""
         if torch.compiler.is_compiling():
             return self.dense_weight()
-        if self._left is not None and not self._whole:  # the dense layer will read it
-            return self.dense_weight()
         shown = module.__dict__.get("weight")
         if isinstance(shown, MaskedWeight) and shown.is_of(self.dense_weight):
             return shown
@@ -206,6 +231,8 @@ class SparseLayer(StandIn):
             return "under autocast PyTorch multiplies in 16 bits"
         if input.dtype not in _DTYPES or any(t.dtype != input.dtype for t in tensors):
             return f"dtypes {', '.join(str(t.dtype).removeprefix('torch.') for t in tensors)}"
+        if not torch.compiler.is_compiling() and module.weight_mask.is_inference():
+            return "its mask was made in inference mode, where changes are not counted"
         pattern = self.pattern
         if not self.binary:
             return "its mask has other numbers than 0 and 1"
@@ -223,6 +250,12 @@ class SparseLayer(StandIn):
             self._left = None
         assert self.plan is not None
         return None if self.plan.sparse else self.plan.reason
+
+
+@torch.compiler.disable
+def _pattern_uncompiled(layer: SparseLayer) -> ops.SparsePattern:
+    """The mask is looked at in every call: a graph breaks here."""
+    return layer.pattern
 
 
 def of_module(module: nn.Module) -> str | None:
