@@ -177,9 +177,8 @@ class SparseLayer(StandIn):
         """Whether ``weight_orig`` can stand for itself: the mask is known to be ones only."""
         if torch.compiler.is_compiling() or not self._whole:
             return False
-        if (
-            torch._C._is_any_autocast_enabled()
-        ):  # keeps the 16 bits of a parameter, not of a product
+        # Autocast would keep the 16 bits of a parameter, which it does not of a product.
+        if torch._C._is_any_autocast_enabled():
             return False
         if self.module._parameters.get("weight_orig") is None:  # parametrized since
             return False
@@ -252,9 +251,8 @@ class SparseLayer(StandIn):
         return None if self.plan.sparse else self.plan.reason
 
 
-@torch.compiler.disable
+@torch.compiler.disable(reason="a pruned layer looks at its mask in every call")
 def _pattern_uncompiled(layer: SparseLayer) -> ops.SparsePattern:
-    """The mask is looked at in every call: a graph breaks here."""
     return layer.pattern
 
 
