@@ -57,7 +57,9 @@ benchmark: build
 	$(BIN)/python experiments/benchmark_recurrent.py
 	$(BIN)/python experiments/benchmark_recurrent.py --grid --seconds 0.25
 	$(BIN)/python experiments/benchmark_planner.py
+	$(BIN)/python experiments/benchmark_packed.py --record
 	$(BIN)/python experiments/benchmark_products.py
+	$(BIN)/python experiments/benchmark_pruned_vgg11.py
 	$(BIN)/python experiments/table1.py
 	$(BIN)/python experiments/figure10.py
 

@@ -53,10 +53,10 @@ class SparseJacobianPruning(ModelPruning):
             ModelPruning.
         compact: between prunings the parameter of a pruned layer (``weight_orig``) holds the
             surviving weights only, (nnz,), in the module and in its optimizers: no dense gradient,
-            no dense momentum. ``state_dict`` and checkpoints are dense as ever. Pass False for
-            callbacks that walk through parameters beside a copy of the model (weight averaging).
-            On several devices parameters stay dense: DistributedDataParallel averages the
-            gradients of those that it was given.
+            no dense momentum. A layer of which more than 40 % survive stays dense. ``state_dict``
+            and checkpoints are dense as ever. Pass False for callbacks that walk through parameters
+            beside a copy of the model (weight averaging). On several devices parameters stay dense:
+            DistributedDataParallel averages the gradients of those that it was given.
 
     Attributes:
         explanation: what `explain` says of the model, as it was at the end of the last ``fit``.

@@ -79,6 +79,19 @@ def test_calls_that_are_left_to_pytorch_are_those_that_were_slower(monkeypatch):
             assert planner.hand_over(cell, T, B, H, CPU) is None
 
 
+def test_the_record_of_different_lengths_is_of_the_calls_that_are_scanned_now(monkeypatch):
+    """And none of them was slower than stock, but for what a measurement scatters."""
+    monkeypatch.setattr(recurrent, "_stock_is_faster", stock_is_faster)
+    path = Path(__file__).parents[1] / "experiments" / "records" / "packed_recurrent_cpu.json"
+    for row in json.loads(path.read_text())["rows"]:
+        T, B, N = row["T"], row["B"], row["N"]
+        cell = {"RNN": "rnn_tanh"}.get(row["cell"], row["cell"].lower())
+        spread = (N, T) if T * B != N else None
+        scanned = planner.hand_over(cell, T, B, row["H"], CPU, spread=spread) is None
+        assert scanned == row["scanned"], row
+        assert not scanned or row["ratio"] > 0.98, row
+
+
 def test_short_calls_of_different_lengths_are_left_to_pytorch(monkeypatch):
     """Their rows are moved to padded tensors and back, which takes longer than a few steps do."""
     monkeypatch.setattr(recurrent, "_stock_is_faster", stock_is_faster)

@@ -21,7 +21,7 @@ from bppsa_lightning import ops
 from bppsa_lightning.layers.sparse import SparseLayer
 
 _NAME = "weight_orig"
-_WORTH = 0.35  # density; above, most layers run dense, and take and put their values
+_WORTH = 0.4  # density; above, most layers run dense, and take and put their values
 
 
 class CompactWeight:

@@ -25,8 +25,8 @@ class SparseLayer(StandIn):
 
     The gradient reaches ``weight_orig`` as always, exactly 0 where the mask is. The pattern is made
     when the mask is first seen, and again whenever it changes (as autograd counts changes: not by
-    way of ``weight_mask.data``). Where PyTorch's dense layer is
-    estimated to be faster, or a call brings what the kernels do not take, the dense layer runs.
+    way of ``weight_mask.data``). Where PyTorch's dense layer is estimated to be faster, or a call
+    brings what the kernels do not take, the dense layer runs.
 
     Attributes:
         size: (B, H, W) of the last call, None before it; H and W of the input image, 1 for a linear
@@ -67,8 +67,7 @@ class SparseLayer(StandIn):
         if torch.compiler.is_compiling():
             return _pattern_uncompiled(self)
         mask: Tensor = self.module.weight_mask
-        # Compared here, and again below: of a function of its own Dynamo, which may compile it even
-        # where it leaves this one alone, would take the answer for a constant.
+        # Not by _seen: Dynamo may compile that even where it leaves this function alone.
         seen = mask is self._mask and mask._version == self._mask_version
         if self._pattern is None or not seen:
             version = mask._version
@@ -83,19 +82,29 @@ class SparseLayer(StandIn):
             self._take_hook()  # to prune again is to have another one
         return self._pattern
 
-    def is_left(self, input: Any) -> bool:
-        """Whether the last plan, of this mask and an input of this shape, was the dense layer.
-
-        Asked before anything else: what the checks cost in Python, a call of the dense layer loses.
-        """
-        if torch.compiler.is_compiling() or type(input) is not Tensor:
-            return False
-        if self._left is None or input.shape != self._left:
+    def _seen(self) -> bool:
+        """Whether the pattern is known to be of the module's mask, as it is now."""
+        if torch.compiler.is_compiling():  # Dynamo would take the version for a constant
             return False
         mask: Tensor | None = self.module._buffers.get("weight_mask")
         if mask is None or mask is not self._mask:
             return False
         return mask._version == self._mask_version
+
+    def why_left(self, input: Any) -> str | None:
+        """Why the last plan, of this mask and an input of this shape, was the dense layer.
+
+        Asked before anything else: what the checks cost in Python, a call of the dense layer loses.
+
+        Returns:
+            The reason; None if it was not, or that is not known without the checks.
+        """
+        if torch.compiler.is_compiling() or type(input) is not Tensor:
+            return None
+        plan = self.plan
+        if plan is None or plan.sparse or input.shape != self._left or not self._seen():
+            return None
+        return plan.reason
 
     def dense_weight(self) -> Tensor:
         """``weight_orig`` times the mask, with its graph."""
@@ -106,15 +115,17 @@ class SparseLayer(StandIn):
 
     def __call__(self, input: Tensor) -> Tensor:
         self.followers = ()
-        if self.is_left(input) and self.plan is not None and not self.plan.sparse:
-            self.count(self.plan.reason)
+        left = self.why_left(input)
+        if left is not None:
+            self.count(left)
             return self._dense(input)
         module = self.module
         reason = of_module(module) or self._why_not(input)
         self.count(reason)
         if reason is None:
             return self._run(input)
-        if self.plan is not None and reason is self.plan.reason:
+        plan = self.plan
+        if plan is not None and reason is plan.reason:
             self._left = input.shape
         if "weight_orig" in module._parameters:
             return self._dense(input)
@@ -183,12 +194,7 @@ class SparseLayer(StandIn):
         if self.module._parameters.get("weight_orig") is None:  # parametrized since
             return False
         own = type(self.module).forward
-        if own is not nn.Conv2d.forward and own is not nn.Linear.forward:
-            return False
-        mask: Tensor | None = self.module._buffers.get("weight_mask")
-        if mask is None or mask is not self._mask:
-            return False
-        return mask._version == self._mask_version
+        return (own is nn.Conv2d.forward or own is nn.Linear.forward) and self._seen()
 
     def attach(self) -> None:
         """Takes the place of the module's forward, and the mask's product out of its way."""
@@ -244,11 +250,11 @@ class SparseLayer(StandIn):
             return "inside a torch.func transform"
         if forward_ad._current_level >= 0:
             return "inside forward-mode differentiation"
-        if size != self.size:
-            self.size, self.plan = size, cost.choose(pattern, *size)
-            self._left = None
-        assert self.plan is not None
-        return None if self.plan.sparse else self.plan.reason
+        plan = self.plan
+        if plan is None or size != self.size:
+            plan = cost.choose(pattern, *size)
+            self.size, self.plan, self._left = size, plan, None
+        return None if plan.sparse else plan.reason
 
 
 @torch.compiler.disable(reason="a pruned layer looks at its mask in every call")

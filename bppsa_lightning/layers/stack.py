@@ -69,7 +69,7 @@ def _run_length(modules: Sequence[nn.Module], input: Any) -> int:
     if isinstance(stand_in, LayoutLayer) and type(first) is nn.BatchNorm2d:
         follows = len(modules) > 1 and type(modules[1]) is nn.ReLU
         return 2 if follows and _can_follow(modules[1]) and not _is_watched(modules[1]) else 0
-    if not isinstance(stand_in, SparseLayer) or stand_in.is_left(input):
+    if not isinstance(stand_in, SparseLayer) or stand_in.why_left(input) is not None:
         return 0
     n, kinds = 1, set()
     for module in modules[1:3]:
