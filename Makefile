@@ -2,6 +2,7 @@
 #
 #   make train     trains an RNN with strategy="bppsa" and with stock PyTorch, compares them
 #   make test      all tests (those that need a GPU say so when they skip)
+#   make quick     every idea once, in less than 90 seconds
 #   make lint      format, lint, types
 #   make benchmark measures against stock PyTorch, writes experiments/records
 #   make figures   the paper's figures, quick, into runs/figures; figures-full: some 5 hours, the
@@ -10,50 +11,69 @@
 #   make build     only the environment and the operators
 #   make clean     removes what the others made, but the generated data
 
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml $(shell find csrc -type f) datasets/__init__.py
 
-.PHONY: train test lint format benchmark figures figures-full gpu gpu-offline gpu-build gpu-test \
-  gpu-sanitize gpu-sanitize-sync gpu-benchmark build clean
+.PHONY: train test quick lint format benchmark figures figures-full gpu gpu-offline gpu-build gpu-test \
+  gpu-sanitize gpu-sanitize-sync gpu-benchmark build develop clean
 .DELETE_ON_ERROR:
 
 build: $(VENV)/.built
+develop: $(VENV)/.developed
 
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# What is fetched, installed and compiled, a line each; all the rest is in the log that an error shows.
+SHOWN := ^ *(Collecting|Downloading|Installing collected|-- bppsa_lightning:|\[[0-9]+/[0-9]+\]) ?
+SHOW = > >(tee $(VENV)/$(1).log | grep --line-buffered -E '$(SHOWN)' | cut -c -100) 2>&1 \
+  || { tail -n 60 $(VENV)/$(1).log; exit 1; }
 
 # What the build needs: torch's headers, CMake. constraints.txt pins the versions tested with.
 $(VENV)/.packages: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and \
 	  "Python 3.10 or newer is needed, found " + sys.version)'
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt torch scikit-build-core "cmake>=3.28" ninja
+	@echo "Setting up $(VENV): torch and its libraries take about 5 GB and a minute or two."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install -c constraints.txt torch scikit-build-core "cmake>=3.28" ninja $(call SHOW,packages)
 	@touch $@
 
+# The operators, compiled for this machine, and what the experiments import.
 $(VENV)/.built: $(VENV)/.packages $(SOURCES)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install -c constraints.txt --no-build-isolation \
-	  --editable ".[audio,experiments,test,lint,vision]"
+	@echo "Compiling the operators for this machine: [done/all]."
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --verbose --no-deps --no-build-isolation --editable . \
+	  $(call SHOW,build)
+	@$(PIP) install -c constraints.txt "bppsa-lightning[experiments]" $(call SHOW,experiments)
+	@touch $@
+
+# What only tests, lint and audio need.
+$(VENV)/.developed: $(VENV)/.built constraints.txt
+	@$(PIP) install -c constraints.txt "bppsa-lightning[audio,test,lint,vision]" $(call SHOW,develop)
 	@touch $@
 
 train: build
-	$(BIN)/python experiments/compare.py bitstream_rnn
+	$(BIN)/python -m experiments.compare bitstream_rnn
 
-test: build
+test: develop
 	$(BIN)/python -m pytest
 
-lint: build
+quick: develop
+	$(BIN)/python -m pytest -m "not slow and not wheel and not gpu"
+
+lint: develop
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh')
 
-format: build
+format: develop
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh')
 
-benchmark: build
+benchmark: develop
 	$(BIN)/python experiments/benchmark_recurrent.py
 	$(BIN)/python experiments/benchmark_recurrent.py --grid --seconds 0.25
 	$(BIN)/python experiments/benchmark_planner.py
@@ -63,10 +83,10 @@ benchmark: build
 	$(BIN)/python experiments/table1.py
 	$(BIN)/python experiments/figure10.py
 
-figures: build
+figures: develop
 	$(BIN)/python experiments/figures.py
 
-figures-full: build
+figures-full: develop
 	$(BIN)/python experiments/figures.py --full
 
 # On a machine with a GPU. `make gpu` takes .venv as it is; `make gpu-offline` needs nothing but
@@ -85,7 +105,7 @@ SANITIZED := strides or projections or gates_again or (state_sizes and linear) \
 SANITIZED_FILES := test_recurrent_gpu.py test_products.py test_jacobians.py test_reverse_scan.py \
   test_diagonal_scan.py
 
-gpu: build
+gpu: develop
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(MAKE) gpu-offline GPU_PYTHON="$(CURDIR)/$(BIN)/python"
 
 gpu-offline: gpu-build
