@@ -5,9 +5,9 @@
     python tests/fingerprints.py --compare before.json after.json
 
 Each case is hashed at every instruction set that runs here, with one thread and with two: outputs
-and all gradients of the recurrent operators (cells, dtypes, algorithms, sizes, options), of attached
-layers, of the scans, the Jacobians and their products, of stacks over depth and pruned layers, and
-the losses of three short trainings. Only public names are used, so that an old version runs it too.
+and all gradients of the recurrent operators (cells, dtypes, algorithms, sizes, options), of
+attached layers, of the scans, the Jacobians and their products, of stacks over depth and pruned
+layers, and the losses of four short trainings. Only public names are used: old versions run it too.
 `--compare` lists the cases that differ and ends with status 1 if there are any; cases that only one
 file has are named.
 
@@ -60,7 +60,7 @@ def digest(tensors: Iterable) -> str:
 
 
 def with_gradients(function: Callable, leaves: dict, seed: int = 1) -> list:
-    """The results of a function of named tensors, and the gradients of all of them by random ones."""
+    """A function's results, and the gradients of all its named tensors by random ones."""
     import torch
 
     leaves = {name: t.detach().requires_grad_() for name, t in leaves.items()}
@@ -287,7 +287,7 @@ def depth() -> Iterator[Case]:
 
 
 def trainings() -> Iterator[Case]:
-    """Losses and weights of short trainings by the strategy: `make train`'s, an LSTM, a pruned CNN."""
+    """Losses and weights of short trainings by the strategy: `make train`'s, and others."""
     import lightning.pytorch as pl
     import torch
     from torch import nn
