@@ -1,6 +1,6 @@
 """The CUDA scans of csrc/cuda, run thread by thread on the host.
 
-There need be no GPU: the kernels' own sources are compiled with g++ against csrc/cuda/emulator.h,
+There need be no GPU: the kernels' own sources are compiled with g++ against csrc/testing/emulator.h,
 which runs every CUDA thread as a fiber, in an order that depends on a seed, with scratch and shared
 memory full of NaN. What is tested is what the device would do with the same indices, barriers,
 shuffles and launches; what is not is named in the emulator.
@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from emulation import DEVICE, LIMITS, compiled, name_of, needs_gxx, numbers, pointers
+from emulation import Device, compiled, name_of, needs_gxx, numbers, pointers, run
 
 pytestmark = needs_gxx
 
 
 class Request(ctypes.Structure):
-    """Mirrors Request in csrc/cuda/emulate.cpp."""
+    """Mirrors Request in csrc/testing/drivers/dense.cpp."""
 
     _fields_ = [
         *pointers("jac_t", "grad", "out"),
@@ -30,7 +30,7 @@ class Request(ctypes.Structure):
         ("dtype", ctypes.c_char_p),
         ("algorithm", ctypes.c_char_p),
         *numbers("chunk", "levels", "adjoint"),
-        *DEVICE,
+        ("device", Device),
     ]
 
 
@@ -41,12 +41,9 @@ class Result(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    return compiled("emulate.cpp", tmp_path_factory.mktemp("emulation"))
+def scan():
+    driver = compiled("dense").emulate
 
-
-@pytest.fixture(scope="session")
-def scan(library):
     def scan(
         jac_t, grad, algorithm="linear", chunk=1, levels=0, adjoint=False, hard=False, **device
     ):
@@ -62,12 +59,11 @@ def scan(library):
             grad.stride(),
             *(T, B, H),
             *(name_of(jac_t.dtype), algorithm.encode(), chunk, levels, adjoint),
-            **(LIMITS | device),
+            Device(**device),
         )
-        failed = library.emulate(ctypes.byref(request))
-        assert not failed, request.launches.decode()
-        assert hard or request.untrusted == 0
-        return Result(out, request.launches.decode().splitlines(), request.untrusted)
+        answer = run(driver, request.device, ctypes.byref(request))
+        assert hard or answer.untrusted == 0
+        return Result(out, answer.launches, answer.untrusted)
 
     return scan
 

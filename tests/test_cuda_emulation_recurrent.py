@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from emulation import DEVICE, LIMITS, compiled, name_of, needs_gxx, numbers, pointers
+from emulation import Device, compiled, name_of, needs_gxx, numbers, pointers, run
 from torch import nn
 
 pytestmark = needs_gxx
@@ -22,7 +22,7 @@ TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5}
 
 
 class Request(ctypes.Structure):
-    """Mirrors Request in csrc/cuda/emulate_recurrent.cpp."""
+    """Mirrors Request in csrc/testing/drivers/recurrent.cpp."""
 
     _fields_ = [
         ("cell", ctypes.c_char_p),
@@ -38,7 +38,7 @@ class Request(ctypes.Structure):
         ("grad_strides", ctypes.c_int64 * 2),
         *pointers("rows", "grad_x", "grad_h0", "grad_c0"),
         *pointers("grad_w_ih", "grad_w_hh", "grad_b_ih", "grad_b_hh", "grad_w_hr"),
-        *DEVICE,
+        ("device", Device),
     ]
 
 
@@ -108,11 +108,6 @@ def oracle(case):
     return results | {f"grad_{name}": g for name, g in zip(t, gradients)}
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    return compiled("emulate_recurrent.cpp", tmp_path_factory.mktemp("emulation"))
-
-
 class Result(NamedTuple):
     found: dict
     launches: list
@@ -120,7 +115,9 @@ class Result(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def emulate(library):
+def emulate():
+    driver = compiled("recurrent").emulate
+
     def emulate(
         case,
         dtype=torch.float32,
@@ -164,11 +161,10 @@ def emulate(library):
             algorithm=algorithm.encode(), chunk=chunk, levels=levels,
             **{f"grad_{name}": value.data_ptr() for name, value in incoming.items()},
             grad_strides=gradient.stride()[:2] if gradient is not None else (0, 0),
-            **(LIMITS | {"processors": 4} | device),
+            device=Device(**({"processors": 4} | device)),
         )  # fmt: skip
-        failed = library.emulate_recurrent(ctypes.byref(request))
-        assert not failed, request.launches.decode()
-        return Result(out, request.launches.decode().splitlines(), request.untrusted)
+        answer = run(driver, request.device, ctypes.byref(request))
+        return Result(out, answer.launches, answer.untrusted)
 
     return emulate
 

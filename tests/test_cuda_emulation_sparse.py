@@ -1,4 +1,4 @@
-"""The CUDA kernels on sparse Jacobians, run on the host by csrc/cuda/emulator.h.
+"""The CUDA kernels on sparse Jacobians, run on the host by csrc/testing/emulator.h.
 
 The very sources that nvcc compiles, every CUDA thread a fiber: thread mappings, barriers, tiles of
 samples, shared memory and the limits of grids, on the cases of the CPU kernels. The operators
@@ -10,7 +10,7 @@ import ctypes
 import pytest
 import torch
 from cases import relative_error
-from emulation import compiled, fields, numbers, pointers
+from emulation import Device, compiled, fields, numbers, pointers, run
 from sparse_cases import (
     BATCHES,
     ELEMENTWISE,
@@ -27,16 +27,6 @@ from bppsa_lightning import jacobians as J
 
 TOLERANCES = {torch.float64: 1e-13, torch.float32: 2e-6}
 each_dtype = pytest.mark.parametrize("dtype", list(TOLERANCES), ids=str)
-
-
-class Limits(ctypes.Structure):
-    """Mirrors Limits in csrc/cuda/emulate_sparse.cpp."""
-
-    _fields_ = [
-        *numbers("seed", "shared_limit", "processors", "grid_limit"),
-        ("launches", ctypes.c_char * 512),
-        ("error", ctypes.c_char * 512),
-    ]
 
 
 def mirror(name, *of):
@@ -85,16 +75,14 @@ def stride_of(values):
 
 
 @pytest.fixture(scope="session")
-def emulator(tmp_path_factory):
-    library = compiled("emulate_sparse.cpp", tmp_path_factory.mktemp("emulation"))
+def emulator():
+    library = compiled("jacobians")
 
     def emulate(name, args, *more, **limits):
         """Runs a kernel; returns the names of what was launched."""
-        given = {"seed": 1, "shared_limit": 227 * 1024, "processors": 2, "grid_limit": 1 << 30}
-        told = Limits(**given | limits)
-        getattr(library, f"emulate_{name}")(ctypes.byref(args), *more, ctypes.byref(told))
-        assert not told.error, told.error.decode()
-        return told.launches.decode()
+        device = Device(**{"processors": 2} | limits)
+        driver = getattr(library, f"emulate_{name}")
+        return run(driver, device, ctypes.byref(args), *more, ctypes.byref(device)).launches
 
     return emulate
 
@@ -238,4 +226,4 @@ def test_max_pooling_takes_what_the_cpu_takes(pool, dtype, emulator):
         )  # fmt: skip
         launched = emulator("max_pool", args, ctypes.c_void_p(argmax.data_ptr()), grid_limit=3)
         assert torch.equal(found, wanted)
-        assert launched == ("argmax;max pool;" if planes else "")
+        assert launched == (["argmax", "max pool"] if planes else [])

@@ -20,7 +20,9 @@
 #include <string>
 #include <tuple>
 
+#include "../cpu/torch_glue.h"
 #include "recurrent/instances.cuh"
+#include "recurrent/shape.cuh"
 
 namespace bppsa::cuda {
 namespace {
@@ -51,21 +53,17 @@ void check_inner(const Tensor& tensor, const char* name) {
                   tensor.stride(2));
 }
 
-Tensor empty_beside(const Tensor& like, Sizes sizes) {
-  return torch::stable::new_empty(like, torch::headeronly::IntHeaderOnlyArrayRef(sizes));
+template <typename Real>
+const Real* data_of(const Tensor& tensor) {
+  return static_cast<const Real*>(tensor.const_data_ptr());
 }
-
-template <typename T>
-const T* data_of(const Tensor& tensor) {
-  return static_cast<const T*>(tensor.const_data_ptr());
+template <typename Real>
+const Real* data_of(const Maybe& tensor) {
+  return tensor.has_value() ? data_of<Real>(*tensor) : nullptr;
 }
-template <typename T>
-const T* data_of(const Maybe& tensor) {
-  return tensor.has_value() ? data_of<T>(*tensor) : nullptr;
-}
-template <typename T>
-T* out_of(Tensor& tensor) {
-  return tensor.numel() > 0 ? static_cast<T*>(tensor.mutable_data_ptr()) : nullptr;
+template <typename Real>
+Real* out_of(Tensor& tensor) {
+  return tensor.numel() > 0 ? static_cast<Real*>(tensor.mutable_data_ptr()) : nullptr;
 }
 
 // The tensors that describe a layer, and what follows from their shapes.
@@ -126,20 +124,22 @@ struct Layer {
     return (w_hr.has_value() ? 6 : lstm ? 5 : 4) * H;
   }
 
-  template <typename T_>
-  Projection<T_> projection() const {
-    return {static_cast<int>(P), data_of<T_>(w_hh), data_of<T_>(w_hr), data_of<T_>(h0)};
-  }
-
-  template <typename T_>
-  Inputs<T_> inputs() const {
-    return {data_of<T_>(x), x.stride(0), x.stride(1), B};
-  }
-
   template <class Run>
   void dispatch(Run run) const {
     x.scalar_type() == ScalarType::Float ? with_cell<float>(cell, run)
                                          : with_cell<double>(cell, run);
+  }
+
+  /// Fills in what the requests of both directions say of the layer.
+  template <typename Real, class Request>
+  void describe(Request& request, bool reverse) const {
+    request.view.T = T, request.view.B = B, request.view.H = static_cast<int>(H);
+    request.view.reverse = reverse;
+    request.view.w_hh = data_of<Real>(w_hh);
+    request.x = {data_of<Real>(x), x.stride(0), x.stride(1), B};
+    request.I = I;
+    request.projection = {static_cast<int>(P), data_of<Real>(w_hh), data_of<Real>(w_hr),
+                          data_of<Real>(h0)};
   }
 };
 
@@ -156,46 +156,31 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent_cuda(const std::string& cel
                   ", wanted 0 (nothing), 1 (little; not with w_hr) "
                   "or 2 (everything)");
   Launcher launch(x);
-  const int64_t number = x.scalar_type() == ScalarType::Double ? 8 : 4;  // bytes
-  const int64_t most = static_cast<int64_t>(launch.shared_limit) / (2 * layer.gates * number);
-  STD_TORCH_CHECK(keep == 0 || H <= most, "recurrent: H: found ", H, ", wanted at most ", most,
-                  " for a backward on this device");
   Tensor output = empty_beside(x, {T, B, layer.P});
   Tensor h_n = empty_beside(x, {B, layer.P});
   Tensor c_n = empty_beside(x, {layer.lstm ? B : 0, H});
   Tensor kept = empty_beside(x, {T, B, layer.kept_width(keep)});
   layer.dispatch([&](auto zero) {
     using Cell = decltype(zero);
-    using T_ = typename Cell::scalar_t;
-    T_* const numbers = out_of<T_>(kept);
-    ForwardView<T_> view{};
-    view.T_ = T, view.B = B, view.H = static_cast<int>(H), view.reverse = reverse;
-    view.w_ih = data_of<T_>(w_ih), view.w_hh = data_of<T_>(w_hh);
-    view.b_ih = data_of<T_>(b_ih), view.b_hh = data_of<T_>(b_hh);
-    view.h0 = data_of<T_>(h0), view.c0 = data_of<T_>(c0);
-    view.output = out_of<T_>(output);
-    view.gates = keep == 2 ? reinterpret_cast<Quad<T_>*>(numbers) : nullptr;
-    view.c = layer.lstm && numbers ? numbers + (keep == 2 ? 4 * T * B * H : 0) : nullptr;
-    view.h_n = out_of<T_>(h_n), view.c_n = out_of<T_>(c_n);
-    if constexpr (Cell::kStates == 2) {
-      if (w_hr.has_value()) {
-        T_* const m = numbers ? numbers + 5 * T * B * H : launch.template allocate<T_>(T * B * H);
-        return projected_forward<Cell>(view, layer.projection<T_>(), layer.inputs<T_>(), layer.I, m,
-                                       launch);
-      }
-    }
-    recurrent_forward<Cell>(view, layer.inputs<T_>(), layer.I, launch);
+    using Real = typename Cell::scalar_t;
+    const int64_t most = most_units<Real>(Cell::kGates, launch.shared_limit);
+    STD_TORCH_CHECK(keep == 0 || H <= most, "recurrent: H: found ", H, ", wanted at most ", most,
+                    " for a backward on this device");
+    ForwardRequest<Real> request{};
+    layer.describe<Real>(request, reverse);
+    Real* const data = out_of<Real>(kept);
+    const Kept<Real> parts(data, T * B * H, data && keep == 2, data && layer.lstm,
+                           data && w_hr.has_value());
+    ForwardView<Real>& view = request.view;
+    view.w_ih = data_of<Real>(w_ih), view.b_ih = data_of<Real>(b_ih),
+    view.b_hh = data_of<Real>(b_hh);
+    view.h0 = data_of<Real>(h0), view.c0 = data_of<Real>(c0);
+    view.output = out_of<Real>(output);
+    view.gates = parts.gates, view.c = parts.c, request.m = parts.m;
+    view.h_n = out_of<Real>(h_n), view.c_n = out_of<Real>(c_n);
+    layer_forward<Cell>(request, launch);
   });
   return {output, h_n, c_n, kept};
-}
-
-void check_algorithm(const std::string& algorithm, int64_t chunk, int64_t levels) {
-  STD_TORCH_CHECK(
-      algorithm == "linear" || (algorithm == "chunked" && chunk >= 1) ||
-          (algorithm == "blelloch" && levels >= 0 && levels < 63),
-      "recurrent_backward: algorithm must be linear, chunked with chunk >= 1 or blelloch with "
-      "levels in 0 … 62, found ",
-      algorithm, " with chunk ", chunk, " and levels ", levels);
 }
 
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
@@ -209,13 +194,13 @@ Gradients recurrent_backward_cuda(const std::string& cell, const Maybe& grad_out
                                   int64_t chunk, int64_t levels, int64_t wanted) {
   const Layer layer(cell, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr);
   const int64_t T = layer.T, B = layer.B, I = layer.I, H = layer.H, rows = layer.gates * H;
-  check_algorithm(algorithm, chunk, levels);
+  const Plan plan = plan_of(algorithm, chunk, levels);
   const bool projected = w_hr.has_value();
-  const bool again =
+  const bool recomputes =
       layer.keeps && !projected && kept.dim() == 3 && kept.size(2) == layer.kept_width(1);
   check_contiguous(output, "output", x, {T, B, layer.P});
   check_contiguous(kept, "kept (of a forward with keep = 1 or 2)", x,
-                   {T, B, layer.kept_width(again ? 1 : 2)});
+                   {T, B, layer.kept_width(recomputes ? 1 : 2)});
   STD_TORCH_CHECK(reinterpret_cast<uintptr_t>(kept.const_data_ptr()) % 16 == 0,
                   "recurrent_backward: kept: wanted the very tensor that the forward returned");
   check_contiguous(grad_h_n, "grad_h_n", x, {B, layer.P});
@@ -240,75 +225,37 @@ Gradients recurrent_backward_cuda(const std::string& cell, const Maybe& grad_out
   Tensor grad_b_hh = when(6, true, {rows}), grad_w_hr = when(7, projected, {layer.P, H});
   layer.dispatch([&](auto zero) {
     using Cell = decltype(zero);
-    using T_ = typename Cell::scalar_t;
-    const T_* const numbers = layer.keeps ? data_of<T_>(kept) : nullptr;
-    const int64_t places = T * B * H;
-    BackwardView<T_> view{};
-    view.T_ = T, view.B = B, view.H = static_cast<int>(H), view.reverse = reverse;
-    view.tape = {projected ? numbers + 5 * places : data_of<T_>(output),
-                 reinterpret_cast<const Quad<T_>*>(numbers),
-                 layer.lstm ? numbers + (again ? 0 : 4 * places) : nullptr,
-                 projected ? nullptr : data_of<T_>(h0), data_of<T_>(c0)};
-    view.w_hh = data_of<T_>(w_hh);
-    view.grad_output = data_of<T_>(grad_output);
+    using Real = typename Cell::scalar_t;
+    BackwardRequest<Real> request{};
+    layer.describe<Real>(request, reverse);
+    request.plan = plan;
+    request.w_ih = data_of<Real>(w_ih);
+    request.b_ih = data_of<Real>(b_ih), request.b_hh = data_of<Real>(b_hh);
+    const Kept<Real> parts(const_cast<Real*>(data_of<Real>(kept)), T * B * H,
+                           layer.keeps && !recomputes, layer.lstm, projected);
+    BackwardView<Real>& view = request.view;
+    view.tape = {projected ? parts.m : data_of<Real>(output), parts.gates, parts.c,
+                 projected ? nullptr : data_of<Real>(h0), data_of<Real>(c0)};
+    view.grad_output = data_of<Real>(grad_output);
     if (grad_output.has_value()) {
       view.grad_step = grad_output->stride(0), view.grad_sample = grad_output->stride(1);
     }
-    view.grad_h_n = data_of<T_>(grad_h_n);
-    view.grad_c_n = layer.lstm ? data_of<T_>(grad_c_n) : nullptr;
-    view.rows = launch.template allocate<T_>(places * Cell::kRows);
-    view.grad_h0 = out_of<T_>(grad_h0), view.grad_c0 = out_of<T_>(grad_c0);
-    if constexpr (Cell::kKeeps) {
-      if (again && B > 0) {
-        // Where each sample is walked by one block, its gradients take the place of its gates.
-        static_assert(Cell::kRows == 4);
-        T_* const gates =
-            algorithm == "blelloch" ? launch.template allocate<T_>(places * 4) : view.rows;
-        view.tape.gates = reinterpret_cast<Quad<T_>*>(gates);
-        gates_again<Cell>(view, layer.inputs<T_>(), I, data_of<T_>(w_ih), data_of<T_>(b_ih),
-                          data_of<T_>(b_hh), reinterpret_cast<Quad<T_>*>(gates), launch);
-      }
-    }
-    const ParameterGradients<T_> parameters{out_of<T_>(grad_w_ih), out_of<T_>(grad_w_hh),
-                                            out_of<T_>(grad_b_ih), out_of<T_>(grad_b_hh)};
-    if constexpr (Cell::kStates == 2) {
-      if (projected) {
-        return projected_backward<Cell>(
-            view, layer.projection<T_>(), algorithm, chunk, levels, layer.inputs<T_>(), I,
-            data_of<T_>(w_ih), out_of<T_>(grad_x), parameters, out_of<T_>(grad_w_hr), launch);
-      }
-    }
-    recurrent_backward<Cell>(view, algorithm, chunk, levels, layer.inputs<T_>(), I,
-                             data_of<T_>(w_ih), out_of<T_>(grad_x), parameters, launch);
+    view.grad_h_n = data_of<Real>(grad_h_n);
+    view.grad_c_n = layer.lstm ? data_of<Real>(grad_c_n) : nullptr;
+    view.grad_h0 = out_of<Real>(grad_h0), view.grad_c0 = out_of<Real>(grad_c0);
+    request.grad_x = out_of<Real>(grad_x);
+    request.parameters = {out_of<Real>(grad_w_ih), out_of<Real>(grad_w_hh), out_of<Real>(grad_b_ih),
+                          out_of<Real>(grad_b_hh)};
+    request.grad_w_hr = out_of<Real>(grad_w_hr);
+    layer_backward<Cell>(request, launch);
   });
   return {grad_x, grad_h0, grad_c0, grad_w_ih, grad_w_hh, grad_b_ih, grad_b_hh, grad_w_hr};
-}
-
-/// The compute capabilities that the kernels were compiled for: "75,90" are 7.5 and 9.0.
-std::string architectures() { return BPPSA_RECURRENT_ARCHITECTURES; }
-
-/// Reports of products that were walked around on the device of a tensor, one a thread.
-int64_t untrusted(const Tensor& on) {
-  const torch::stable::accelerator::DeviceGuard guard(on.get_device_index());
-  int64_t sum = 0;
-  for (const auto count : untrusted_counts()) sum += static_cast<int64_t>(count());
-  return sum;
 }
 
 }  // namespace
 }  // namespace bppsa::cuda
 
-STABLE_TORCH_LIBRARY_FRAGMENT(bppsa, m) {
-  m.def("recurrent_cuda_architectures() -> str");
-  m.def("untrusted_products(Tensor on) -> int");
-}
-
-STABLE_TORCH_LIBRARY_IMPL(bppsa, CompositeExplicitAutograd, m) {
-  m.impl("recurrent_cuda_architectures", TORCH_BOX(&bppsa::cuda::architectures));
-}
-
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CUDA, m) {
   m.impl("recurrent", TORCH_BOX(&bppsa::cuda::recurrent_cuda));
   m.impl("recurrent_backward", TORCH_BOX(&bppsa::cuda::recurrent_backward_cuda));
-  m.impl("untrusted_products", TORCH_BOX(&bppsa::cuda::untrusted));
 }

@@ -1,75 +1,58 @@
 #pragma once
-// The recurrent chains of every cell and type, compiled in the recurrent_<cell>.cu files, so that
-// they can be compiled side by side; the dense tree that they share is compiled in reverse_scan.cu.
+// What the operators call: the layers of every cell and type, each compiled by itself in
+// recurrent_cell.cu, so that they can be compiled side by side.
 
-#include "projection.cuh"
+#include <string>
 
-#define BPPSA_DENSE_TREE_INSTANCE(PREFIX, TYPE)                                      \
-  PREFIX template void scan_blelloch<DenseCell<TYPE>>(const Chain<DenseCell<TYPE>>&, \
-                                                      const Vectors<TYPE>&, int64_t, Launcher&);
-
-#define BPPSA_RECURRENT_INSTANCE(PREFIX, CELL)                                                     \
-  PREFIX template void recurrent_forward<CELL>(ForwardView<CELL::scalar_t>,                        \
-                                               const Inputs<CELL::scalar_t>&, int64_t, Launcher&); \
-  PREFIX template void recurrent_backward<CELL>(                                                   \
-      const BackwardView<CELL::scalar_t>&, const std::string&, int64_t, int64_t,                   \
-      const Inputs<CELL::scalar_t>&, int64_t, const CELL::scalar_t*, CELL::scalar_t*,              \
-      const ParameterGradients<CELL::scalar_t>&, Launcher&);
-
-#define BPPSA_AGAIN_INSTANCE(PREFIX, CELL)                                             \
-  PREFIX template void gates_again<CELL>(const BackwardView<CELL::scalar_t>&,          \
-                                         const Inputs<CELL::scalar_t>&, int64_t,       \
-                                         const CELL::scalar_t*, const CELL::scalar_t*, \
-                                         const CELL::scalar_t*, Quad<CELL::scalar_t>*, Launcher&);
-
-#define BPPSA_PROJECTED_INSTANCE(PREFIX, CELL)                                             \
-  PREFIX template void projected_forward<CELL>(                                            \
-      ForwardView<CELL::scalar_t>, const Projection<CELL::scalar_t>&,                      \
-      const Inputs<CELL::scalar_t>&, int64_t, CELL::scalar_t*, Launcher&);                 \
-  PREFIX template void projected_backward<CELL>(                                           \
-      BackwardView<CELL::scalar_t>, const Projection<CELL::scalar_t>&, const std::string&, \
-      int64_t, int64_t, const Inputs<CELL::scalar_t>&, int64_t, const CELL::scalar_t*,     \
-      CELL::scalar_t*, ParameterGradients<CELL::scalar_t>, CELL::scalar_t*, Launcher&);
-
-// The kernels in clusters (shape.cuh): these alone need a compute capability of 9.0, and are
-// compiled apart, in recurrent_clusters.cu; all others are translated to PTX once for all
-// architectures.
-#define BPPSA_CLUSTER_INSTANCE(PREFIX, CELL)                                                      \
-  PREFIX template void walk_forward_in<CELL, ClusterShape<false>, false>(                         \
-      const ForwardView<CELL::scalar_t>&, Launcher&);                                             \
-  PREFIX template void walk_forward_in<CELL, ClusterShape<false>, true>(                          \
-      const ForwardView<CELL::scalar_t>&, Launcher&);                                             \
-  PREFIX template void replay_in<CELL, ClusterShape<true>>(                                       \
-      const BackwardView<CELL::scalar_t>&, int64_t, int64_t, const StateCarries<CELL::scalar_t>&, \
-      Launcher&);
+#include "../../cells/list.h"
+#include "../../cpu/kernels.h"
+#include "../launcher.cuh"
+#include "cells.cuh"
+#include "views.cuh"
 
 namespace bppsa::cuda {
 
-template <typename T>
-using RnnTanh = RnnCell<T, Phi::tanh>;
-template <typename T>
-using RnnRelu = RnnCell<T, Phi::relu>;
+template <typename Real>
+struct ForwardRequest {
+  ForwardView<Real> view;  // its input side is filled in by the layer
+  Inputs<Real> x;
+  int64_t I;
+  Projection<Real> projection;  // with it, `view` has P outputs
+  Real* m;                      // (T, B, H): what is projected; null not to keep it
+};
 
-BPPSA_DENSE_TREE_INSTANCE(extern, float)
-BPPSA_DENSE_TREE_INSTANCE(extern, double)
+template <typename Real>
+struct BackwardRequest {
+  // With a projection grad_output, grad_h_n and grad_h0 have P numbers, and the tape's output is m.
+  // `rows` is null, or where to leave the gate gradients.
+  BackwardView<Real> view;
+  Inputs<Real> x;
+  int64_t I;
+  const Real *w_ih, *b_ih, *b_hh;
+  Projection<Real> projection;
+  Plan plan;
+  Real* grad_x;  // null if not wanted
+  ParameterGradients<Real> parameters;
+  Real* grad_w_hr;
+};
 
-BPPSA_CLUSTER_INSTANCE(extern, GruCell<float>)
-BPPSA_CLUSTER_INSTANCE(extern, LstmCell<float>)
+/// Fills what the request's view points to.
+template <class Cell>
+void layer_forward(const ForwardRequest<typename Cell::scalar_t>& request, Launcher& launch);
 
-BPPSA_RECURRENT_INSTANCE(extern, RnnTanh<float>)
-BPPSA_RECURRENT_INSTANCE(extern, RnnTanh<double>)
-BPPSA_RECURRENT_INSTANCE(extern, RnnRelu<float>)
-BPPSA_RECURRENT_INSTANCE(extern, RnnRelu<double>)
-BPPSA_RECURRENT_INSTANCE(extern, GruCell<float>)
-BPPSA_RECURRENT_INSTANCE(extern, GruCell<double>)
-BPPSA_RECURRENT_INSTANCE(extern, LstmCell<float>)
-BPPSA_RECURRENT_INSTANCE(extern, LstmCell<double>)
+/// Fills all gradients that are wanted. A tape without the gates that its cell keeps has them
+/// computed again.
+template <class Cell>
+void layer_backward(const BackwardRequest<typename Cell::scalar_t>& request, Launcher& launch);
 
-BPPSA_AGAIN_INSTANCE(extern, GruCell<float>)
-BPPSA_AGAIN_INSTANCE(extern, GruCell<double>)
-BPPSA_AGAIN_INSTANCE(extern, LstmCell<float>)
-BPPSA_AGAIN_INSTANCE(extern, LstmCell<double>)
-BPPSA_PROJECTED_INSTANCE(extern, LstmCell<float>)
-BPPSA_PROJECTED_INSTANCE(extern, LstmCell<double>)
+/// Calls run(Cell{}) for the cell's name; false if there is none.
+template <typename Real, class Run>
+bool with_cell(const std::string& name, Run run) {
+#define BPPSA_RUN_CELL(NAME, CELL) \
+  if (name == #NAME) return run(CELL<Real>{}), true;
+  BPPSA_CELLS(BPPSA_RUN_CELL)
+#undef BPPSA_RUN_CELL
+  return false;
+}
 
 }  // namespace bppsa::cuda

@@ -1,0 +1,74 @@
+#pragma once
+// What the forward keeps for the backward.
+//
+// A *place* is (t * B + b) * H + j, for step t, sample b, unit j. At each place there is the unit's
+// output; for GRU and LSTM four numbers more, side by side; for LSTM the cell state.
+
+#include "../numbers.cuh"
+
+namespace bppsa::cuda {
+
+template <typename Real>
+struct Quad {
+  Real e[4];
+};
+template <>
+struct alignas(16) Quad<float> {
+  float e[4];
+};
+template <>
+struct alignas(16) Quad<double> {
+  double e[4];
+};
+
+// Where its parts lie in the one tensor that holds them; null where it has them not.
+template <typename Real>
+struct Kept {
+  Quad<Real>* gates;  // all T * B * H places
+  Real *c, *m;        // then as many cell states, and what is projected
+
+  Kept(Real* data, int64_t places, bool has_gates, bool has_c, bool has_m)
+      : gates(has_gates ? reinterpret_cast<Quad<Real>*>(data) : nullptr),
+        c(has_c ? data + (has_gates ? 4 * places : 0) : nullptr),
+        m(has_m ? data + 5 * places : nullptr) {}
+};
+
+template <typename Real>
+struct UnitState {
+  Real h, c;
+};
+
+template <typename Real>
+struct Tape {
+  const Real* output;       // h at every place
+  const Quad<Real>* gates;  // null for RNN
+  const Real* c;            // null but for LSTM
+  const Real *h0, *c0;      // (B, H), null for zeros
+
+  /// Whether pieces of 16 bytes can be read where a place is a multiple of kVec.
+  bool in_pieces() const {
+    return reinterpret_cast<uintptr_t>(output) % 16 == 0 &&
+           reinterpret_cast<uintptr_t>(c) % 16 == 0;
+  }
+
+  /// The tape seen from `place`, with `initial` the same unit's place in (B, H).
+  BPPSA_DEVICE Tape from(int64_t place, int64_t initial) const {
+    Tape tape{output + place, gates ? gates + place : nullptr, c ? c + place : nullptr,
+              h0 ? h0 + initial : nullptr, c0 ? c0 + initial : nullptr};
+    return tape;
+  }
+  BPPSA_DEVICE void move(int64_t places) {
+    output += places;
+    gates += places;
+    c += places;
+  }
+
+  /// h or c of `unit` before the step the tape is at; `before` is its place there.
+  BPPSA_DEVICE static Real previous(const Real* all, const Real* initial, bool start, int unit,
+                                    int64_t before) {
+    if (!start) return all[before];
+    return initial ? initial[unit] : Real(0);
+  }
+};
+
+}  // namespace bppsa::cuda
