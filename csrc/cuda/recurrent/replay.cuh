@@ -26,7 +26,6 @@ __global__ void __launch_bounds__(Shape::kThreads)
   sync_units<Shape>();
   for (int64_t task = blockIdx.x / Shape::kBlocks; task < chunks * view.B;
        task += gridDim.x / Shape::kBlocks) {
-    const Segments segments{span, view.T};
     const int64_t k = task / view.B, b = task % view.B;
     Real g[kPasses][Cell::kStates];
 #pragma unroll 1
@@ -37,6 +36,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
         g[p][s] = k == chunks - 1 ? view.last(s, b, unit) : carries(k, b)[s * H + unit];
       }
     }
+    const Segments segments{span, view.T};
     walk_back<Cell, Shape, true>(view, weights, b, segments.last(k), segments.first(k), g, panes);
     if (k > 0 || !writes_unit<Shape>()) continue;
 #pragma unroll 1
