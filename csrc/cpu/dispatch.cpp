@@ -2,28 +2,42 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include "../sparse/norm_kernels.h"
 #include "kernels.h"
 
 namespace bppsa {
 
-#if defined(__x86_64__)
-namespace x86_64_v2 {
-extern const Kernels table;
-extern const NormKernels norm_table;
-}  // namespace x86_64_v2
-namespace x86_64_v3 {
-extern const Kernels table;
-extern const NormKernels norm_table;
-}  // namespace x86_64_v3
-namespace x86_64_v4 {
-extern const Kernels table;
-extern const NormKernels norm_table;
-}  // namespace x86_64_v4
+// BPPSA_LEVELS: LEVEL(name) for each level that was built, rising (CMakeLists.txt).
+#define LEVEL(name)                     \
+  namespace name {                      \
+  extern const Kernels table;           \
+  extern const NormKernels norm_table;  \
+  }
+BPPSA_LEVELS
+#undef LEVEL
 
 namespace {
 
+struct Level {
+  const Kernels& table;
+  const NormKernels& norm_table;
+
+  // 2, 3 or 4 of x86-64; 0 where there is but one.
+  int number() const {
+    const char* name = table.name;
+    const size_t n = std::strlen(name);
+    return name[n - 2] == 'v' ? name[n - 1] - '0' : 0;
+  }
+};
+
+#define LEVEL(name) {name::table, name::norm_table},
+const Level levels[] = {BPPSA_LEVELS};
+#undef LEVEL
+
+#if defined(__x86_64__)
 bool has_v3() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
          __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
@@ -37,58 +51,57 @@ bool has_v4() {
          __builtin_cpu_supports("avx512vl");
 }
 
+// What the machine runs. v2 is not asked for: torch itself needs it.
+int number_here() {
+  __builtin_cpu_init();
+  return has_v4() ? 4 : has_v3() ? 3 : 2;
+}
+#else
+int number_here() { return 0; }
+#endif
+
 // BPPSA_CPU_CAPABILITY (x86-64-v2, x86_64_v3, v4, …) can lower the level, to test one or to
 // compare; it never raises it.
-int wanted_level() {
+int wanted_number() {
   const char* wanted = std::getenv("BPPSA_CPU_CAPABILITY");
   if (!wanted) return 4;
   const size_t n = std::strlen(wanted);
-  const char level = n >= 2 && wanted[n - 2] == 'v' ? wanted[n - 1] : '\0';
-  if (level >= '2' && level <= '4') return level - '0';
-  std::fprintf(stderr,
-               "bppsa_lightning: BPPSA_CPU_CAPABILITY: found '%s', wanted x86-64-v2, x86-64-v3 or "
-               "x86-64-v4; ignored\n",
-               wanted);
-  return 4;
+  const char number = n >= 2 && wanted[n - 2] == 'v' ? wanted[n - 1] : '\0';
+  if (number < '2' || number > '4') {
+    std::fprintf(stderr,
+                 "bppsa_lightning: BPPSA_CPU_CAPABILITY: found '%s', wanted x86-64-v2, x86-64-v3 "
+                 "or x86-64-v4; ignored\n",
+                 wanted);
+    return 4;
+  }
+  if (number - '0' < levels[0].number())
+    std::fprintf(stderr,
+                 "bppsa_lightning: BPPSA_CPU_CAPABILITY: found '%s', but the lowest level of this "
+                 "build is %s, which is taken; build with -DBPPSA_LEVELS=all for every level\n",
+                 wanted, levels[0].table.name);
+  return number - '0';
 }
 
-int find_level() {
-  __builtin_cpu_init();
-  const int wanted = wanted_level();
-  if (wanted >= 4 && has_v4()) return 4;
-  return wanted >= 3 && has_v3() ? 3 : 2;
+const Level& choose() {
+  const int here = number_here(), wanted = wanted_number();
+  if (levels[0].number() > here)
+    throw std::runtime_error(std::string("bppsa_lightning was built for ") + levels[0].table.name +
+                             ", which this machine does not run: build it here, or anywhere with "
+                             "-DBPPSA_LEVELS=all");
+  const Level* chosen = levels;
+  for (const Level& level : levels)
+    if (level.number() <= here && level.number() <= wanted) chosen = &level;
+  return *chosen;
 }
 
-int level() {
-  static const int found = find_level();
-  return found;
-}
-
-template <class Table>
-const Table& choose(const Table& v2, const Table& v3, const Table& v4) {
-  return level() == 4 ? v4 : level() == 3 ? v3 : v2;
+const Level& chosen() {
+  static const Level& level = choose();
+  return level;
 }
 
 }  // namespace
 
-const Kernels& kernels() {
-  static const Kernels& chosen = choose(x86_64_v2::table, x86_64_v3::table, x86_64_v4::table);
-  return chosen;
-}
-
-const NormKernels& norm_kernels() {
-  static const NormKernels& chosen =
-      choose(x86_64_v2::norm_table, x86_64_v3::norm_table, x86_64_v4::norm_table);
-  return chosen;
-}
-#else
-namespace generic {
-extern const Kernels table;
-extern const NormKernels norm_table;
-}  // namespace generic
-
-const Kernels& kernels() { return generic::table; }
-const NormKernels& norm_kernels() { return generic::norm_table; }
-#endif
+const Kernels& kernels() { return chosen().table; }
+const NormKernels& norm_kernels() { return chosen().norm_table; }
 
 }  // namespace bppsa
