@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "../cpu/kernels.h"
+#include "../requests/jacobians.h"
 #include "jacobian_values.cuh"
 #include "sparse_apply.cuh"
 #include "sparse_product.cuh"
@@ -13,7 +13,7 @@
 namespace bppsa::cuda {
 namespace {
 
-// Mirrored by ctypes in the test, as are the structs of jacobians/kernels.h.
+// Mirrored by ctypes in the test, as are the structs of requests/jacobians.h.
 struct Limits {
   int64_t seed, shared_limit, processors, grid_limit;
   char launches[512];  // answer: the kernels that were launched
@@ -44,31 +44,31 @@ void emulate(const Args& args, Limits& limits, const Run& run) {
 
 using namespace bppsa;
 
-extern "C" void emulate_weights(const WeightArgs* args, cuda::Limits* limits) {
+extern "C" void emulate_weights(const WeightRequest* args, cuda::Limits* limits) {
   cuda::emulate(*args, *limits, [&](auto zero, cuda::Launcher& launch) {
     cuda::weights<decltype(zero)>(*args, launch);
   });
 }
 
-extern "C" void emulate_elementwise(const ElementwiseArgs* args, cuda::Limits* limits) {
+extern "C" void emulate_elementwise(const ElementwiseRequest* args, cuda::Limits* limits) {
   cuda::emulate(*args, *limits, [&](auto zero, cuda::Launcher& launch) {
     cuda::elementwise<decltype(zero)>(*args, launch);
   });
 }
 
-extern "C" void emulate_max_pool(const MaxPoolArgs* args, int32_t* argmax, cuda::Limits* limits) {
+extern "C" void emulate_max_pool(const MaxPoolRequest* args, int32_t* argmax, cuda::Limits* limits) {
   cuda::emulate(*args, *limits, [&](auto zero, cuda::Launcher& launch) {
     cuda::max_pool<decltype(zero)>(*args, argmax, launch);
   });
 }
 
-extern "C" void emulate_multiply(const NumericArgs* args, cuda::Limits* limits) {
+extern "C" void emulate_multiply(const NumericRequest* args, cuda::Limits* limits) {
   cuda::emulate(*args, *limits, [&](auto zero, cuda::Launcher& launch) {
     cuda::multiply<decltype(zero)>(*args, launch);
   });
 }
 
-extern "C" void emulate_apply(const ApplyArgs* args, cuda::Limits* limits) {
+extern "C" void emulate_apply(const ApplyRequest* args, cuda::Limits* limits) {
   cuda::emulate(*args, *limits, [&](auto zero, cuda::Launcher& launch) {
     cuda::apply<decltype(zero)>(*args, launch);
   });
