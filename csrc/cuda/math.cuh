@@ -24,4 +24,12 @@ BPPSA_DEVICE float tanh_of(float x) {
 }
 BPPSA_DEVICE double tanh_of(double x) { return tanh(x); }
 
+// What a cell's formula is written in, beside arithmetic (cells/cell.h).
+template <typename Real>
+struct ScalarMath {
+  BPPSA_DEVICE static Real tanh(Real x) { return tanh_of(x); }
+  BPPSA_DEVICE static Real sigmoid(Real x) { return cuda::sigmoid(x); }
+  BPPSA_DEVICE static Real select(bool which, Real a, Real b) { return which ? a : b; }
+};
+
 }  // namespace bppsa::cuda

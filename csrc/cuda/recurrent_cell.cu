@@ -1,18 +1,20 @@
 // The kernels of one cell, float and double. Compiled once for each row of cells/list.h, with
-// BPPSA_CELL naming it.
+// BPPSA_CELL the formula.
 
 #include "recurrent/clusters.cuh"
 #include "recurrent/layer.cuh"
 
 namespace bppsa::cuda {
 
-#define BPPSA_LAYER_INSTANCE(REAL)                                                       \
-  template void layer_forward<BPPSA_CELL<REAL>>(const ForwardRequest<REAL>&, Launcher&); \
-  template void layer_backward<BPPSA_CELL<REAL>>(const BackwardRequest<REAL>&, Launcher&);
+BPPSA_CLUSTER_INSTANCES(extern, BPPSA_CELL)
 
-BPPSA_CLUSTER_INSTANCES(extern, BPPSA_CELL<float>)
+#define BPPSA_LAYER_INSTANCES(CELL)                                                    \
+  template void layer_forward<CELL>(const RecurrentForwardRequest&, void*, Launcher&); \
+  template void layer_backward<CELL>(const RecurrentBackwardRequest&, const Plan&, Launcher&);
 
-BPPSA_LAYER_INSTANCE(float)
-BPPSA_LAYER_INSTANCE(double)
+using Float = Cell<BPPSA_CELL, float>;
+using Double = Cell<BPPSA_CELL, double>;
+BPPSA_LAYER_INSTANCES(Float)
+BPPSA_LAYER_INSTANCES(Double)
 
 }  // namespace bppsa::cuda

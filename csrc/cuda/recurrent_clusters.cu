@@ -5,7 +5,7 @@
 
 namespace bppsa::cuda {
 
-#define BPPSA_INSTANCE(NAME, CELL) BPPSA_CLUSTER_INSTANCES(, CELL<float>)
-BPPSA_CELLS(BPPSA_INSTANCE)
+#define CELL(name, formula, ...) BPPSA_CLUSTER_INSTANCES(, formula)
+BPPSA_CELLS(CELL)
 
 }  // namespace bppsa::cuda

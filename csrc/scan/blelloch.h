@@ -6,21 +6,20 @@
 //   down-sweep   the right child takes its parent's carry, the left child that carry across
 //                the right child; matrix-vector products only
 //
-// Level 0 are the cell's own steps and is never stored: level 1 composes pairs of steps, and
+// Level 0 are the chain's own steps and is never stored: level 1 composes pairs of steps, and
 // the down-sweep ends by replaying those pairs. L = 0 is the linear scan. Samples go through
 // in groups, so that scratch is at most max(kBudget, one sample's T H^2) numbers' worth.
 #pragma once
 
-#include "segment.h"
+#include "maps.h"
 
 namespace bppsa::BPPSA_ISA {
 
-template <class Cell>
+template <class Chain>
 struct BlellochGroup {
-  using T = typename Cell::T;
-  static constexpr int64_t kMaxLevels = 62;
+  using T = typename Chain::T;
 
-  const Cell& cell;
+  const Chain& chain;
   const Parallel& parallel;
   const int64_t levels, b0, n, H;
   int64_t nodes[kMaxLevels + 1];   // nodes a level, for one sample
@@ -36,17 +35,17 @@ struct BlellochGroup {
     return total;
   }
 
-  BlellochGroup(const Cell& cell, const Parallel& parallel, int64_t levels, int64_t b0, int64_t n)
-      : cell(cell),
+  BlellochGroup(const Chain& chain, const Parallel& parallel, int64_t levels, int64_t b0, int64_t n)
+      : chain(chain),
         parallel(parallel),
         levels(levels),
         b0(b0),
         n(n),
-        H(cell.H()),
-        maps(n * count_nodes(cell.steps(), levels) * (H * H + H)),
-        carries(n * count_nodes(cell.steps(), levels) * H),
-        segments(n * count_nodes(cell.steps(), levels)) {
-    for (int64_t l = 1, m = cell.steps(); l <= levels; ++l) {
+        H(chain.state_width()),
+        maps(n * count_nodes(chain.steps(), levels) * (H * H + H)),
+        carries(n * count_nodes(chain.steps(), levels) * H),
+        segments(n * count_nodes(chain.steps(), levels)) {
+    for (int64_t l = 1, m = chain.steps(); l <= levels; ++l) {
       nodes[l] = m = ceil_div(m, int64_t(2));
       offset[l] = total;
       total += m;
@@ -59,22 +58,22 @@ struct BlellochGroup {
   }
   T* carry(int64_t l, int64_t i, int64_t r) const { return carries.data + index(l, i, r) * H; }
   int64_t lo(int64_t l, int64_t i) const { return i << l; }
-  int64_t hi(int64_t l, int64_t i) const { return min((i + 1) << l, cell.steps()); }
+  int64_t hi(int64_t l, int64_t i) const { return min((i + 1) << l, chain.steps()); }
 
   // Calls body(node, sample, composer) for each node of level l and sample of the group.
   template <class Body>
   void for_each_node(int64_t l, const Body& body) const {
     for_each_index(
-        parallel, nodes[l] * n, [&] { return Composer<Cell>(cell); },
-        [&](int64_t j, Composer<Cell>& composer) { body(j / n, j % n, composer); });
+        parallel, nodes[l] * n, [&] { return Composer<Chain>(chain); },
+        [&](int64_t j, Composer<Chain>& composer) { body(j / n, j % n, composer); });
   }
 
   void up_sweep() {
-    for_each_node(1, [&](int64_t i, int64_t r, Composer<Cell>& composer) {
-      compose_steps(cell, hi(1, i), lo(1, i), b0 + r, composer, place(1, i, r));
+    for_each_node(1, [&](int64_t i, int64_t r, Composer<Chain>& composer) {
+      compose_steps(chain, hi(1, i), lo(1, i), b0 + r, composer, place(1, i, r));
     });
     for (int64_t l = 2; l <= levels; ++l)
-      for_each_node(l, [&](int64_t i, int64_t r, Composer<Cell>&) {
+      for_each_node(l, [&](int64_t i, int64_t r, Composer<Chain>&) {
         Segment<T>& node = place(l, i, r);
         const Segment<T>& left = segment(l - 1, 2 * i, r);
         if (2 * i + 1 == nodes[l - 1]) {
@@ -84,26 +83,26 @@ struct BlellochGroup {
           return;
         }
         const Segment<T>& right = segment(l - 1, 2 * i + 1, r);
-        cell.product(H, H, H, right.product, left.product, nullptr, 0, node.product);
-        cell.product(1, H, H, right.shift, left.product, left.shift, 0, node.shift);
+        chain.product(H, H, H, right.product, left.product, nullptr, 0, node.product);
+        chain.product(1, H, H, right.shift, left.product, left.shift, 0, node.shift);
         measure(node, H);
       });
   }
 
   void scan_roots() {
     for_each_index(parallel, n, [&](int64_t r) {
-      Walker<Cell> walker(cell, 1);
+      Walker<Chain> walker(chain, 1);
       const int64_t roots = nodes[levels];
-      cell.last(b0 + r, 1, carry(levels, roots - 1, r));
+      chain.last(b0 + r, 1, carry(levels, roots - 1, r));
       for (int64_t i = roots - 1; i > 0; --i)
-        cross(cell, segment(levels, i, r), hi(levels, i), lo(levels, i), b0 + r,
+        cross(chain, segment(levels, i, r), hi(levels, i), lo(levels, i), b0 + r,
               carry(levels, i, r), carry(levels, i - 1, r), walker);
     });
   }
 
   void down_sweep() {
     for (int64_t l = levels; l > 1; --l)
-      for_each_node(l, [&](int64_t i, int64_t r, Composer<Cell>& composer) {
+      for_each_node(l, [&](int64_t i, int64_t r, Composer<Chain>& composer) {
         const T* g = carry(l, i, r);
         const int64_t left = 2 * i, right = 2 * i + 1;
         if (right == nodes[l - 1]) {
@@ -111,14 +110,14 @@ struct BlellochGroup {
           return;
         }
         std::memcpy(carry(l - 1, right, r), g, H * sizeof(T));
-        cross(cell, segment(l - 1, right, r), hi(l - 1, right), lo(l - 1, right), b0 + r, g,
+        cross(chain, segment(l - 1, right, r), hi(l - 1, right), lo(l - 1, right), b0 + r, g,
               carry(l - 1, left, r), composer.walker);
       });
-    for_each_node(1, [&](int64_t i, int64_t r, Composer<Cell>& composer) {
-      Walker<Cell>& walker = composer.walker;
+    for_each_node(1, [&](int64_t i, int64_t r, Composer<Chain>& composer) {
+      Walker<Chain>& walker = composer.walker;
       std::memcpy(walker.g, carry(1, i, r), H * sizeof(T));
-      walker.template walk<true>(cell, hi(1, i), lo(1, i), b0 + r, 1);
-      if (i == 0) cell.first(b0 + r, 1, walker.g);
+      walker.template walk<true>(chain, hi(1, i), lo(1, i), b0 + r, 1);
+      if (i == 0) chain.first(b0 + r, 1, walker.g);
     });
   }
 
@@ -130,16 +129,16 @@ struct BlellochGroup {
   }
 };
 
-template <class Cell>
-void blelloch_scan(const Cell& cell, int64_t levels, const Parallel& parallel) {
+template <class Chain>
+void blelloch_scan(const Chain& chain, int64_t levels, const Parallel& parallel) {
   constexpr int64_t kBudget = int64_t(4) << 20;  // what stays in the caches
-  if (levels == 0 || cell.steps() == 0) return linear_scan(cell, parallel);
-  const int64_t H = cell.H();
-  const int64_t bytes = BlellochGroup<Cell>::count_nodes(cell.steps(), levels) * (H * H + 2 * H) *
-                        int64_t(sizeof(typename Cell::T));
+  if (levels == 0 || chain.steps() == 0) return linear_scan(chain, parallel);
+  const int64_t H = chain.state_width();
+  const int64_t bytes = BlellochGroup<Chain>::count_nodes(chain.steps(), levels) * (H * H + 2 * H) *
+                        int64_t(sizeof(typename Chain::T));
   const int64_t size = max(int64_t(1), kBudget / bytes);
-  for (int64_t b = 0; b < cell.batch(); b += size) {
-    BlellochGroup<Cell> group(cell, parallel, levels, b, min(size, cell.batch() - b));
+  for (int64_t b = 0; b < chain.batch(); b += size) {
+    BlellochGroup<Chain> group(chain, parallel, levels, b, min(size, chain.batch() - b));
     group.up_sweep();
     group.scan_roots();
     group.down_sweep();

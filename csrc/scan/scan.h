@@ -7,15 +7,15 @@
 
 namespace bppsa::BPPSA_ISA {
 
-template <class Cell>
-void scan(const Cell& cell, const Plan& plan, const Parallel& parallel) {
+template <class Chain>
+void scan(const Chain& chain, const Plan& plan, const Parallel& parallel) {
   switch (plan.algorithm) {
     case Algorithm::linear:
-      return linear_scan(cell, parallel);
+      return linear_scan(chain, parallel);
     case Algorithm::chunked:
-      return chunked_scan(cell, plan.chunk, parallel);
+      return chunked_scan(chain, plan.chunk, parallel);
     case Algorithm::blelloch:
-      return blelloch_scan(cell, plan.levels, parallel);
+      return blelloch_scan(chain, plan.levels, parallel);
   }
 }
 

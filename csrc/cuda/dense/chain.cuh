@@ -56,18 +56,4 @@ struct DenseChain {
   }
 };
 
-// The adjoint, g[i+1] = jac_t[i]ᵀ g[i] + grad[i+1], is the same recurrence read from the other end:
-// time strides change sign, rows and columns change places.
-
-template <typename scalar_t>
-Matrices<scalar_t> adjoint_of(const Matrices<scalar_t>& jac_t, int64_t T) {
-  return {jac_t.data + (T > 0 ? T - 1 : 0) * jac_t.step, -jac_t.step, jac_t.sample, jac_t.col,
-          jac_t.row};
-}
-
-template <typename scalar_t>
-Vectors<scalar_t> adjoint_of(const Vectors<scalar_t>& vectors, int64_t T) {
-  return {vectors.data + T * vectors.step, -vectors.step, vectors.sample, vectors.row};
-}
-
 }  // namespace bppsa::cuda

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../../cpu/kernels.h"
+#include "../../requests/scans.h"
 #include "compose.cuh"
 #include "instances.cuh"
 #include "wide_step.cuh"
@@ -132,17 +132,19 @@ void scan_blelloch(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& o
   });
 }
 
-/// The scan of a dense chain by a plan; the arguments have been checked. The adjoint is the same
-/// scan over the same memory read from the other end.
+/// The scan that a request asks for, by a plan.
 template <typename scalar_t>
-void scan_dense(DenseChain<scalar_t> chain, Vectors<scalar_t> out, bool adjoint, const Plan& plan,
-                Launcher& launch) {
-  if (chain.B == 0) return;
-  if (adjoint) {
-    chain.jac_t = adjoint_of(chain.jac_t, chain.T);
-    chain.grad = adjoint_of(chain.grad, chain.T);
-    out = adjoint_of(out, chain.T);
-  }
+void scan_dense(const DenseScanRequest& request, const Plan& plan, Launcher& launch) {
+  if (request.B == 0) return;
+  const int64_t *const js = request.jac_stride, *const gs = request.grad_stride;
+  const DenseChain<scalar_t> chain{
+      {static_cast<const scalar_t*>(request.jac_t), js[0], js[1], static_cast<int>(js[2]),
+       static_cast<int>(js[3])},
+      {static_cast<const scalar_t*>(request.grad), gs[0], gs[1], static_cast<int>(gs[2])},
+      request.T,
+      request.B,
+      static_cast<int>(request.H)};
+  const Vectors<scalar_t> out{static_cast<scalar_t*>(request.out), request.out_step, request.H, 1};
   switch (plan.algorithm) {
     case Algorithm::linear:
       return scan_linear(chain, out, launch);

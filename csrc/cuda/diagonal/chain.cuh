@@ -24,12 +24,6 @@ struct Elements {
   BPPSA_BOTH scalar_t& operator()(int64_t i) const { return data[i * step]; }
 };
 
-/// The adjoint, g[i+1] = decay[i] g[i] + grad[i+1], is the same recurrence read from the other end.
-template <typename scalar_t>
-Elements<scalar_t> adjoint_of(const Elements<scalar_t>& elements, int64_t last) {
-  return {elements.data + last * elements.step, -elements.step, elements.sample, elements.state};
-}
-
 template <typename scalar>
 struct DiagonalChain {
   using scalar_t = scalar;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../../cpu/kernels.h"
+#include "../../requests/scans.h"
 #include "kernels.cuh"
 
 namespace bppsa::cuda {
@@ -58,24 +58,30 @@ void scan_segments(const Chain& chain, int64_t span, int64_t levels, Launcher& l
   }
 }
 
-/// The scan of a diagonal chain by a plan; the arguments have been checked.
+/// The scan that a request asks for, by a plan.
 template <typename scalar_t>
-void scan_diagonal(DiagonalChain<scalar_t> chain, bool adjoint, const Plan& plan,
-                   Launcher& launch) {
-  if (chain.count == 0) return;
-  if (adjoint) {
-    chain.decay = adjoint_of(chain.decay, chain.T > 0 ? chain.T - 1 : 0);
-    chain.grad = adjoint_of(chain.grad, chain.T);
-    chain.out = adjoint_of(chain.out, chain.T);
-  }
-  if (plan.algorithm == Algorithm::chunked && plan.chunk < chain.T) {
+void scan_diagonal(const DiagonalScanRequest& request, const Plan& plan, Launcher& launch) {
+  const int64_t T = request.T, H = request.H, count = request.B * H;
+  if (count == 0) return;
+  const auto elements = [](auto* data, const int64_t* stride) {
+    return Elements<const scalar_t>{static_cast<const scalar_t*>(data), stride[0], stride[1],
+                                    stride[2]};
+  };
+  const DiagonalChain<scalar_t> chain{elements(request.decay, request.decay_stride),
+                                      elements(request.grad, request.grad_stride),
+                                      {static_cast<scalar_t*>(request.out), request.out_step, H, 1},
+                                      T,
+                                      H,
+                                      0,
+                                      count};
+  if (plan.algorithm == Algorithm::chunked && plan.chunk < T) {
     return scan_segments(chain, plan.chunk, 1, launch);
   }
-  if (plan.algorithm == Algorithm::blelloch && plan.levels > 0 && chain.T > 2) {
+  if (plan.algorithm == Algorithm::blelloch && plan.levels > 0 && T > 2) {
     return scan_segments(chain, 2, plan.levels, launch);
   }
-  replay_elements(chain, std::max<int64_t>(chain.T, 1), 1,
-                  static_cast<const Acc<scalar_t>*>(nullptr), launch);
+  replay_elements(chain, std::max<int64_t>(T, 1), 1, static_cast<const Acc<scalar_t>*>(nullptr),
+                  launch);
 }
 
 }  // namespace bppsa::cuda

@@ -6,7 +6,7 @@
 // lanes that share a row's entries, as many as its mean length is worth, which add up by shuffles;
 // then rows.
 
-#include "../../jacobians/kernels.h"
+#include "../../requests/jacobians.h"
 #include "../threads.cuh"
 
 namespace bppsa::cuda {
@@ -15,7 +15,7 @@ struct ApplyShape {
   int samples, entries, rows;  // lanes of each: powers of two, together a warp
   int64_t tiles;               // of samples
 
-  static ApplyShape of(const ApplyArgs& args) {
+  static ApplyShape of(const ApplyRequest& args) {
     int samples = 1, entries = 1;
     while (samples < kWarp && samples < args.batch) samples *= 2;
     // Tiles that are less full than four fifths become narrower, down to eight samples.
@@ -26,7 +26,8 @@ struct ApplyShape {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kThreadsOfBlock) apply_kernel(ApplyArgs args, ApplyShape shape) {
+__global__ void __launch_bounds__(kThreadsOfBlock)
+    apply_kernel(ApplyRequest args, ApplyShape shape) {
   const int lane = threadIdx.x % kWarp, s = lane % shape.samples;
   const int entry = lane / shape.samples % shape.entries;
   const int row_of_warp = lane / shape.samples / shape.entries;
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(kThreadsOfBlock) apply_kernel(ApplyArgs args, 
 }
 
 template <typename T>
-void apply(const ApplyArgs& args, Launcher& launch) {
+void apply(const ApplyRequest& args, Launcher& launch) {
   if (args.rows == 0 || args.batch == 0) return;
   const ApplyShape shape = ApplyShape::of(args);
   const int64_t warps = ceil_div<int64_t>(args.rows, shape.rows) * shape.tiles;

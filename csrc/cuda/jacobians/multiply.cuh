@@ -10,7 +10,9 @@
 // A row is summed in shared memory where it fits, and in C itself where it is too long. Where the
 // plan says that products come in C's own order, they are written to C at once and nobody waits.
 
-#include "../../jacobians/kernels.h"
+#include "../../requests/jacobians.h"
+#include "../launcher.cuh"
+#include "../numbers.cuh"
 
 namespace bppsa::cuda {
 
@@ -31,7 +33,7 @@ struct ProductShape {
   int team_bytes;  // of a team's shared memory
 
   template <typename T>
-  static ProductShape of(const NumericArgs& args, int64_t shared_of_team);
+  static ProductShape of(const NumericRequest& args, int64_t shared_of_team);
 };
 
 // A row of B that an entry of A meets, looked up by one thread for its team.
@@ -48,7 +50,7 @@ struct ProductLane {
   bool active;
 
   template <class Team>
-  static BPPSA_DEVICE ProductLane of(const NumericArgs& args, const ProductShape& shape,
+  static BPPSA_DEVICE ProductLane of(const NumericRequest& args, const ProductShape& shape,
                                      int64_t tile) {
     const int rank = threadIdx.x % Team::kThreads, s = rank % shape.samples;
     const int64_t sample = tile * shape.samples + s;
@@ -58,7 +60,7 @@ struct ProductLane {
 
 /// Calls run(j, row of B) for the entries j of row i of A, in order, by all threads of the team.
 template <class Team, class Run>
-BPPSA_DEVICE void for_each_entry(const NumericArgs& args, int64_t i, RowOfB* staged,
+BPPSA_DEVICE void for_each_entry(const NumericRequest& args, int64_t i, RowOfB* staged,
                                  const Run& run) {
   const int64_t begin = args.a.crow[i], end = args.a.crow[i + 1];
   const int rank = threadIdx.x % Team::kThreads;
@@ -81,7 +83,7 @@ struct ProductOperands {
   const T *a, *b;
   T* c;
 
-  BPPSA_DEVICE ProductOperands(const NumericArgs& args, int64_t sample)
+  BPPSA_DEVICE ProductOperands(const NumericRequest& args, int64_t sample)
       : a(static_cast<const T*>(args.a_values) + sample * args.a_stride.sample),
         b(static_cast<const T*>(args.b_values) + sample * args.b_stride.sample),
         c(static_cast<T*>(args.values) + sample * args.stride.sample) {}
@@ -89,7 +91,7 @@ struct ProductOperands {
 
 // Products in the order of C's entries.
 template <class Team, typename T>
-BPPSA_DEVICE void write_row(const NumericArgs& args, int64_t i, const ProductLane& lane,
+BPPSA_DEVICE void write_row(const NumericRequest& args, int64_t i, const ProductLane& lane,
                             RowOfB* staged, const ProductOperands<T>& of) {
   T* c = of.c + args.crow[i] * args.stride.entry;
   if (args.b_single) {  // row k of B is its entry k
@@ -114,7 +116,7 @@ BPPSA_DEVICE void write_row(const NumericArgs& args, int64_t i, const ProductLan
 
 // Sums the row of one sample at sum[place * stride].
 template <class Team, typename T>
-BPPSA_DEVICE void sum_row(const NumericArgs& args, int64_t i, const ProductLane& lane,
+BPPSA_DEVICE void sum_row(const NumericRequest& args, int64_t i, const ProductLane& lane,
                           RowOfB* staged, const ProductOperands<T>& of, T* sum, int64_t stride) {
   const int64_t size = args.crow[i + 1] - args.crow[i];
   if (lane.active) {
@@ -140,7 +142,7 @@ BPPSA_DEVICE void sum_row(const NumericArgs& args, int64_t i, const ProductLane&
 
 template <typename T, class Team>
 __global__ void __launch_bounds__(Team::kBlock)
-    multiply_kernel(NumericArgs args, ProductShape shape) {
+    multiply_kernel(NumericRequest args, ProductShape shape) {
   const int team = threadIdx.x / Team::kThreads, teams = blockDim.x / Team::kThreads;
   unsigned char* const shared = shared_memory() + team * shape.team_bytes;
   T* const row = reinterpret_cast<T*>(shared);
@@ -172,7 +174,7 @@ __global__ void __launch_bounds__(Team::kBlock)
 }
 
 template <typename T>
-ProductShape ProductShape::of(const NumericArgs& args, int64_t shared_of_team) {
+ProductShape ProductShape::of(const NumericRequest& args, int64_t shared_of_team) {
   constexpr int kSector = 32 / sizeof(T);  // of memory: narrower tiles would read parts of it
   constexpr int64_t kStagedBytes = kStaged * sizeof(RowOfB);
   const int64_t room =
@@ -194,7 +196,7 @@ ProductShape ProductShape::of(const NumericArgs& args, int64_t shared_of_team) {
 }
 
 template <typename T, class Team>
-void launch_product(const NumericArgs& args, int64_t shared_of_block, Launcher& launch) {
+void launch_product(const NumericRequest& args, int64_t shared_of_block, Launcher& launch) {
   constexpr int kTeams = Team::kBlock / Team::kThreads;
   const auto shape = ProductShape::of<T>(args, shared_of_block / kTeams / 16 * 16);
   launch("multiply", multiply_kernel<T, Team>, ceil_div<int64_t>(args.rows * shape.tiles, kTeams),
@@ -203,7 +205,7 @@ void launch_product(const NumericArgs& args, int64_t shared_of_block, Launcher& 
 
 /// C = A B. Blocks where warps would have to go over rows of B many times.
 template <typename T>
-void multiply(const NumericArgs& args, Launcher& launch) {
+void multiply(const NumericRequest& args, Launcher& launch) {
   if (args.rows == 0 || args.batch == 0 || args.entries == 0) return;
   // Four blocks to a multiprocessor hide each other's waiting; each takes 1 KiB for itself.
   constexpr int64_t kReserved = 1024;

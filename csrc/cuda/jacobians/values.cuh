@@ -2,14 +2,14 @@
 // Values of transposed Jacobians whose pattern is fixed: of weights, of elementwise functions, of
 // max-pooling.
 
-#include "../../jacobians/window.h"
+#include "../../jacobians/max_pool.h"
 #include "../threads.cuh"
 
 namespace bppsa::cuda {
 
 // A warp for each row: its entries lie side by side, and so do the sources of its template.
 template <typename T>
-__global__ void __launch_bounds__(kThreadsOfBlock) weights_kernel(WeightArgs args) {
+__global__ void __launch_bounds__(kThreadsOfBlock) weights_kernel(WeightRequest args) {
   for_each_thread(args.rows * kWarp, [&](int64_t n) {
     const int64_t row = n / kWarp;
     const int32_t begin = args.crow[row], size = args.crow[row + 1] - begin;
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreadsOfBlock) weights_kernel(WeightArgs arg
 }
 
 template <typename T>
-void weights(const WeightArgs& args, Launcher& launch) {
+void weights(const WeightRequest& args, Launcher& launch) {
   launch_threads(launch, "weights", weights_kernel<T>, args.rows * kWarp, args);
 }
 
@@ -41,7 +41,7 @@ BPPSA_DEVICE T derivative(Elementwise function, T x, T slope) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreadsOfBlock) elementwise_kernel(ElementwiseArgs args) {
+__global__ void __launch_bounds__(kThreadsOfBlock) elementwise_kernel(ElementwiseRequest args) {
   for_each_thread(args.n, [&](int64_t i) {
     static_cast<T*>(args.values)[i] =
         derivative(args.function, static_cast<const T*>(args.x)[i], static_cast<T>(args.slope));
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreadsOfBlock) elementwise_kernel(Elementwis
 }
 
 template <typename T>
-void elementwise(const ElementwiseArgs& args, Launcher& launch) {
+void elementwise(const ElementwiseRequest& args, Launcher& launch) {
   launch_threads(launch, "elementwise", elementwise_kernel<T>, args.n, args);
 }
 
@@ -58,7 +58,7 @@ void elementwise(const ElementwiseArgs& args, Launcher& launch) {
 // Which pixel of its plane each window takes: argmax (planes, y.out_size, x.out_size).
 template <typename T>
 __global__ void __launch_bounds__(kThreadsOfBlock)
-    argmax_kernel(MaxPoolArgs args, int32_t* argmax) {
+    argmax_kernel(MaxPoolRequest args, int32_t* argmax) {
   const int64_t window_count = args.y.out_size * args.x.out_size;
   for_each_thread(args.planes * window_count, [&](int64_t n) {
     const T* const input =
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreadsOfBlock)
 // The entries of one pixel: the windows that read it, by row and column.
 template <typename T>
 __global__ void __launch_bounds__(kThreadsOfBlock)
-    max_pool_kernel(MaxPoolArgs args, const int32_t* argmax) {
+    max_pool_kernel(MaxPoolRequest args, const int32_t* argmax) {
   const Axis &Y = args.y, &X = args.x;
   const int64_t plane_size = Y.size * X.size, window_count = Y.out_size * X.out_size;
   const int64_t entries_of_row = X.first[X.size], entries = Y.first[Y.size] * entries_of_row;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreadsOfBlock)
 
 /// argmax: scratch for planes * y.out_size * x.out_size numbers.
 template <typename T>
-void max_pool(const MaxPoolArgs& args, int32_t* argmax, Launcher& launch) {
+void max_pool(const MaxPoolRequest& args, int32_t* argmax, Launcher& launch) {
   launch_threads(launch, "argmax", argmax_kernel<T>,
                  args.planes * args.y.out_size * args.x.out_size, args, argmax);
   launch_threads(launch, "max pool", max_pool_kernel<T>, args.planes * args.y.size * args.x.size,

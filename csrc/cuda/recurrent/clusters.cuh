@@ -6,11 +6,17 @@
 #include "forward.cuh"
 #include "replay.cuh"
 
-#define BPPSA_CLUSTER_INSTANCES(PREFIX, CELL)                                                \
-  PREFIX template void walk_forward_in<CELL, ClusterShape<false>, false>(                    \
-      const ForwardView<CELL::scalar_t>&, Launcher&);                                        \
-  PREFIX template void walk_forward_in<CELL, ClusterShape<false>, true>(                     \
-      const ForwardView<CELL::scalar_t>&, Launcher&);                                        \
-  PREFIX template void replay_in<CELL, ClusterShape<true>>(                                  \
-      const BackwardView<CELL::scalar_t>&, int64_t, int64_t, const Carries<CELL::scalar_t>&, \
-      Launcher&);
+namespace bppsa::cuda {
+
+template <class Formula>
+using FloatCell = Cell<Formula, float>;
+
+}  // namespace bppsa::cuda
+
+#define BPPSA_CLUSTER_INSTANCES(PREFIX, FORMULA)                                        \
+  PREFIX template void walk_forward_in<FloatCell<FORMULA>, ClusterShape<false>, false>( \
+      const ForwardView<float>&, Launcher&);                                            \
+  PREFIX template void walk_forward_in<FloatCell<FORMULA>, ClusterShape<false>, true>(  \
+      const ForwardView<float>&, Launcher&);                                            \
+  PREFIX template void replay_in<FloatCell<FORMULA>, ClusterShape<true>>(               \
+      const BackwardView<float>&, int64_t, int64_t, const Carries<float>&, Launcher&);

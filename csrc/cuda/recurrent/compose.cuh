@@ -27,19 +27,19 @@ template <class Cell, bool kExact, typename Real = typename Cell::scalar_t>
 BPPSA_DEVICE void read_units(const BackwardView<Real>& view, const Feed<Cell>& feed, int j0,
                              typename Cell::Raw (&raw)[kVec<Real>]) {
   if constexpr (kExact) {
-    Cell::read_pack(feed.tape, j0, j0 - feed.row_step, raw);
+    Cell::Raw::read_pack(feed.tape, j0, j0 - feed.row_step, raw);
   } else {
 #pragma unroll
     for (int e = 0; e < kVec<Real>; ++e) {
       const int unit = smaller(j0 + e, view.H - 1);
-      raw[e] = Cell::read(feed.tape, unit, false, unit - feed.row_step);
+      raw[e] = Cell::Raw::read(feed.tape, unit, false, unit - feed.row_step);
     }
   }
 }
 
-/// next[q] += matrix[row] * gates[q][g], for the kH numbers of the row.
-template <typename Real, int kH, int kColumns, int G>
-BPPSA_DEVICE void multiply(const Real* matrix, int row, const Real (&gates)[kColumns][G], int g,
+/// next[q] += matrix[row] * d[q][g], for the kH numbers of the row.
+template <typename Real, int kH, int kColumns, int kRows>
+BPPSA_DEVICE void multiply(const Real* matrix, int row, const Real (&d)[kColumns][kRows], int g,
                            Real (&next)[kColumns][kH]) {
 #pragma unroll
   for (int k = 0; k < kH; k += kVec<Real>) {
@@ -47,7 +47,7 @@ BPPSA_DEVICE void multiply(const Real* matrix, int row, const Real (&gates)[kCol
 #pragma unroll
     for (int e = 0; e < kVec<Real>; ++e) {
 #pragma unroll
-      for (int q = 0; q < kColumns; ++q) next[q][k + e] += w.e[e] * gates[q][g];
+      for (int q = 0; q < kColumns; ++q) next[q][k + e] += w.e[e] * d[q][g];
     }
   }
 }
@@ -114,19 +114,20 @@ __global__ void __launch_bounds__(kLaneThreads)
         for (int e = 0; e < kVec<Real>; ++e) {
           const int j = j0 + e;
           const auto factors = Cell::factors(raw[e]);
-          Real gates[kColumns][G];
+          Real d[kColumns][Cell::kRows];
 #pragma unroll
           for (int q = 0; q < kColumns; ++q) {
             Real g[S], past[S];
 #pragma unroll
             for (int s = 0; s < S; ++s) g[s] = a[s][q][j];
-            Cell::pull(factors, g, gates[q], past);
+            Cell::pull(factors, g, d[q], past);
             next[q][j] += past[0];
             if constexpr (S == 2) a[1][q][j] = past[1];
           }
 #pragma unroll
-          for (int g = 0; g < G; ++g)
-            multiply<Real, kH, kColumns>(weights, g * kH + j, gates, g, next);
+          for (int g = 0; g < G; ++g) {
+            multiply(weights, g * kH + j, d, Cell::kFirstRecurrentRow + g, next);
+          }
         }
       }
 #pragma unroll

@@ -9,7 +9,7 @@
 // x itself, and the product with w_ih is made here; otherwise it is the product, (T, B, G * H),
 // that a GEMM made of all steps at once.
 
-#include "cells.cuh"
+#include "cell.cuh"
 #include "views.cuh"
 #include "weights.cuh"
 
@@ -33,7 +33,7 @@ struct InputSide {
       weight[g] = kScalarInput ? view.w_ih[row] : Real(1);
       bias[g] = view.b_ih ? view.b_ih[row] : Real(0);
       recurrent_bias[g] = view.b_hh ? view.b_hh[row] : Real(0);
-      if (Cell::folds(g)) bias[g] += recurrent_bias[g];
+      if (Cell::input_adds_to_sum(g)) bias[g] += recurrent_bias[g];
     }
   }
   BPPSA_DEVICE static Raw fetch(const Real* at, int H, int unit) {
@@ -47,7 +47,7 @@ struct InputSide {
 #pragma unroll
     for (int g = 0; g < G; ++g) {
       input[g] = weight[g] * raw.e[kScalarInput ? 0 : g] + bias[g];
-      sum[g] = Cell::folds(g) ? input[g] : recurrent_bias[g];
+      sum[g] = Cell::input_adds_to_sum(g) ? input[g] : recurrent_bias[g];
     }
   }
 };

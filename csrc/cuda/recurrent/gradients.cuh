@@ -7,7 +7,7 @@
 // For GRU D has four rows a unit, n, r, z, q, of which w_ih and b_ih own the first three and w_hh
 // and b_hh the last three; of the product's four blocks two halves are not needed.
 
-#include "cells.cuh"
+#include "cell.cuh"
 #include "operands.cuh"
 
 namespace bppsa::cuda {
@@ -15,12 +15,16 @@ namespace bppsa::cuda {
 /// Rows of the weights, by row m of D (H of each kind); -1: none.
 template <class Cell>
 BPPSA_DEVICE int input_row(int m, int H) {
-  if constexpr (Cell::kRows == Cell::kGates) return m;
-  return m < H ? m + 2 * H : m < 3 * H ? m - H : -1;
+  int row = Cell::kRows == Cell::kGates ? m : -1;
+#pragma unroll
+  for (int block = Cell::kGates - 1; block >= 0; --block) {
+    if (m < (block + 1) * H) row = m + (Cell::input_gate(block) - block) * H;
+  }
+  return row;
 }
 template <class Cell>
 BPPSA_DEVICE int recurrent_row(int m, int H) {
-  return m - (Cell::kRows - Cell::kGates) * H;
+  return m - Cell::kFirstRecurrentRow * H;
 }
 
 constexpr int kSumThreads = 256;

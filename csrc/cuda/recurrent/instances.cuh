@@ -1,58 +1,43 @@
 #pragma once
-// What the operators call: the layers of every cell and type, each compiled by itself in
+// What the operators call: the layers of every cell and type, each cell compiled by itself in
 // recurrent_cell.cu, so that they can be compiled side by side.
 
-#include <string>
-
 #include "../../cells/list.h"
-#include "../../cpu/kernels.h"
+#include "../../requests/recurrent.h"
 #include "../launcher.cuh"
-#include "cells.cuh"
-#include "views.cuh"
+#include "cell.cuh"
 
 namespace bppsa::cuda {
 
-template <typename Real>
-struct ForwardRequest {
-  ForwardView<Real> view;  // its input side is filled in by the layer
-  Inputs<Real> x;
-  int64_t I;
-  Projection<Real> projection;  // with it, `view` has P outputs
-  Real* m;                      // (T, B, H): what is projected; null not to keep it
-};
+/// Numbers that the forward keeps at each step and sample; with a projection also what it projects.
+inline int64_t kept_width_of(const RecurrentRequest& request, Keep keep) {
+  const CellRow& row = row_of(request.cell);
+  if (keep == Keep::all && row.kept > 0) return (row.kept + (request.w_hr ? 1 : 0)) * request.H;
+  return keep == Keep::least && row.states == 2 ? request.H : 0;
+}
 
-template <typename Real>
-struct BackwardRequest {
-  // With a projection grad_output, grad_h_n and grad_h0 have P numbers, and the tape's output is m.
-  // `rows` is null, or where to leave the gate gradients.
-  BackwardView<Real> view;
-  Inputs<Real> x;
-  int64_t I;
-  const Real *w_ih, *b_ih, *b_hh;
-  Projection<Real> projection;
-  Plan plan;
-  Real* grad_x;  // null if not wanted
-  ParameterGradients<Real> parameters;
-  Real* grad_w_hr;
-};
-
-/// Fills what the request's view points to.
+/// Fills what the request points to, and h_n (B, P).
 template <class Cell>
-void layer_forward(const ForwardRequest<typename Cell::scalar_t>& request, Launcher& launch);
+void layer_forward(const RecurrentForwardRequest& request, void* h_n, Launcher& launch);
 
-/// Fills all gradients that are wanted. A tape without the gates that its cell keeps has them
-/// computed again.
+/// Fills all gradients that are wanted. Where the forward has kept the least, it computes the rest
+/// again.
 template <class Cell>
-void layer_backward(const BackwardRequest<typename Cell::scalar_t>& request, Launcher& launch);
+void layer_backward(const RecurrentBackwardRequest& request, const Plan& plan, Launcher& launch);
 
-/// Calls run(Cell{}) for the cell's name; false if there is none.
-template <typename Real, class Run>
-bool with_cell(const std::string& name, Run run) {
-#define BPPSA_RUN_CELL(NAME, CELL) \
-  if (name == #NAME) return run(CELL<Real>{}), true;
-  BPPSA_CELLS(BPPSA_RUN_CELL)
-#undef BPPSA_RUN_CELL
-  return false;
+/// Calls run(Cell{}) for the cell and the type of a request.
+template <class Run>
+void with_cell(const RecurrentRequest& request, const Run& run) {
+  const auto with = [&](auto zero) {
+    switch (request.cell) {
+#define CELL(name, formula, ...) \
+  case CellKind::name:           \
+    return run(Cell<formula, decltype(zero)>{});
+      BPPSA_CELLS(CELL)
+#undef CELL
+    }
+  };
+  request.storage == Storage::f64 ? with(double{}) : with(float{});
 }
 
 }  // namespace bppsa::cuda

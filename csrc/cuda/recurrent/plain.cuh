@@ -4,7 +4,6 @@
 #include "carry.cuh"
 #include "forward.cuh"
 #include "gradients.cuh"
-#include "instances.cuh"
 #include "recompute.cuh"
 #include "written.cuh"
 
@@ -27,15 +26,15 @@ typename Cell::scalar_t* project_inputs(ForwardView<typename Cell::scalar_t>& vi
 }
 
 template <class Cell>
-void plain_forward(const ForwardRequest<typename Cell::scalar_t>& request, Launcher& launch) {
-  ForwardView<typename Cell::scalar_t> view = request.view;
-  if (request.I == 1 && takes_scalars<Cell>(view.H, launch)) {
-    view.input = request.x.data;
-    view.input_step = request.x.step;
-    view.input_sample = request.x.sample;
+void plain_forward(const ForwardLayer<typename Cell::scalar_t>& layer, Launcher& launch) {
+  ForwardView<typename Cell::scalar_t> view = layer.view;
+  if (layer.I == 1 && takes_scalars<Cell>(view.H, launch)) {
+    view.input = layer.x.data;
+    view.input_step = layer.x.step;
+    view.input_sample = layer.x.sample;
     return walk_forward<Cell, true>(view, launch);
   }
-  project_inputs<Cell>(view, request.x, request.I, launch);
+  project_inputs<Cell>(view, layer.x, layer.I, launch);
   walk_forward<Cell, false>(view, launch);
 }
 
@@ -65,28 +64,27 @@ void scan_recurrent(const BackwardView<typename Cell::scalar_t>& view, const Pla
 
 /// The scan, the gates before it where the forward kept none, and all that follows it.
 template <class Cell>
-void plain_backward(const BackwardRequest<typename Cell::scalar_t>& request, Launcher& launch) {
+void plain_backward(const BackwardLayer<typename Cell::scalar_t>& layer, Launcher& launch) {
   using Real = typename Cell::scalar_t;
-  BackwardView<Real> view = request.view;
+  BackwardView<Real> view = layer.view;
   const int64_t places = view.T * view.B * view.H;
-  if (!view.rows) view.rows = launch.template allocate<Real>(places * Cell::kRows);
   if constexpr (Cell::kKeeps) {
     if (!view.tape.gates && view.B > 0) {
       // Where each sample is walked by one block, its gradients take the place of its gates.
       static_assert(Cell::kRows == 4);
-      const bool apart = request.plan.algorithm == Algorithm::blelloch;
+      const bool apart = layer.plan.algorithm == Algorithm::blelloch;
       Real* const gates = apart ? launch.template allocate<Real>(places * 4) : view.rows;
       view.tape.gates = reinterpret_cast<Quad<Real>*>(gates);
-      recompute_gates<Cell>(request, reinterpret_cast<Quad<Real>*>(gates), launch);
+      recompute_gates<Cell>(layer, reinterpret_cast<Quad<Real>*>(gates), launch);
     }
   }
-  if (view.B > 0) scan_recurrent<Cell>(view, request.plan, launch);
-  const int I = static_cast<int>(request.I);
-  if (request.parameters) {
-    parameter_gradients<Cell>(view, request.x, I, request.parameters, launch);
+  if (view.B > 0) scan_recurrent<Cell>(view, layer.plan, launch);
+  const int I = static_cast<int>(layer.I);
+  if (layer.parameters) {
+    parameter_gradients<Cell>(view, layer.x, I, layer.parameters, launch);
   }
-  if (request.grad_x && view.B > 0) {
-    input_gradient<Cell>(view, request.w_ih, I, request.grad_x, launch);
+  if (layer.grad_x && view.B > 0) {
+    input_gradient<Cell>(view, layer.w_ih, I, layer.grad_x, launch);
   }
 }
 

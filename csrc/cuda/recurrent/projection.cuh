@@ -65,13 +65,13 @@ Real* projected_matrix(const Projection<Real>& projection, int H, Launcher& laun
 }
 
 template <class Cell>
-void projected_forward(ForwardRequest<typename Cell::scalar_t> request, Launcher& launch) {
+void projected_forward(ForwardLayer<typename Cell::scalar_t> layer, Launcher& launch) {
   using Real = typename Cell::scalar_t;
-  ForwardView<Real>& view = request.view;
-  const Projection<Real>& projection = request.projection;
+  ForwardView<Real>& view = layer.view;
+  const Projection<Real>& projection = layer.projection;
   const int64_t H = view.H, P = projection.P, rows = 4 * H, steps = view.T * view.B;
   Real *const output = view.output, *const h_n = view.h_n;
-  Real* const m = request.m ? request.m : launch.template allocate<Real>(steps * H);
+  Real* const m = layer.m ? layer.m : launch.template allocate<Real>(steps * H);
   view.w_hh = projected_matrix(projection, view.H, launch);
   view.h0 = nullptr;
   view.output = m;
@@ -80,12 +80,12 @@ void projected_forward(ForwardRequest<typename Cell::scalar_t> request, Launcher
     Real* const first = launch.template allocate<Real>(view.B * rows);
     multiply_matrices(RowsAlongK<Real>{projection.h0, P}, RowsAlongK<Real>{projection.w_hh, P},
                       view.B, rows, P, first, launch);
-    Real* const inputs = project_inputs<Cell>(view, request.x, request.I, launch);
+    Real* const inputs = project_inputs<Cell>(view, layer.x, layer.I, launch);
     Real* const start = inputs + (view.reverse ? view.T - 1 : 0) * view.B * rows;
     add_parts<Real>(first, 1, view.B * rows, start, start, launch);
     walk_forward<Cell, false>(view, launch);
   } else {
-    plain_forward<Cell>(request, launch);
+    plain_forward<Cell>(layer, launch);
   }
   const RowsAlongK<Real> down{projection.w_hr, H};
   multiply_matrices(RowsAlongK<Real>{m, H}, down, steps, P, H, output, launch);
@@ -93,14 +93,13 @@ void projected_forward(ForwardRequest<typename Cell::scalar_t> request, Launcher
 }
 
 template <class Cell>
-void projected_backward(BackwardRequest<typename Cell::scalar_t> request, Launcher& launch) {
+void projected_backward(BackwardLayer<typename Cell::scalar_t> layer, Launcher& launch) {
   using Real = typename Cell::scalar_t;
-  BackwardView<Real>& view = request.view;
-  const Projection<Real>& projection = request.projection;
-  ParameterGradients<Real>& parameters = request.parameters;
-  Real* const grad_w_hr = request.grad_w_hr;
+  BackwardView<Real>& view = layer.view;
+  const Projection<Real>& projection = layer.projection;
+  ParameterGradients<Real>& parameters = layer.parameters;
+  Real* const grad_w_hr = layer.grad_w_hr;
   const int64_t H = view.H, P = projection.P, rows = 4 * H, steps = view.T * view.B;
-  if (!view.rows) view.rows = launch.template allocate<Real>(steps * rows);
   Real* const g = launch.template allocate<Real>(steps * P);
   launch_each("output gradients", output_gradients_kernel<Real>, steps * P, launch, view,
               projection.P, g);
@@ -113,7 +112,7 @@ void projected_backward(BackwardRequest<typename Cell::scalar_t> request, Launch
   view.grad_h_n = nullptr, view.grad_h0 = nullptr;
   const bool through = grad_w_hh || grad_w_hr;
   parameters.w_hh = through ? launch.template allocate<Real>(rows * H) : nullptr;
-  plain_backward<Cell>(request, launch);
+  plain_backward<Cell>(layer, launch);
 
   const Real* const first = view.rows + (view.reverse ? view.T - 1 : 0) * view.B * rows;  // D_0
   if (grad_h0) {

@@ -4,7 +4,7 @@
 // tape's own layout, (T, B, H) times four numbers.
 
 #include "../threads.cuh"
-#include "instances.cuh"
+#include "cell.cuh"
 #include "operands.cuh"
 
 namespace bppsa::cuda {
@@ -34,36 +34,35 @@ __global__ void __launch_bounds__(kThreadsOfEach)
   using Real = typename Cell::scalar_t;
   for_each_thread(places, [&](int64_t e) {
     const int unit = static_cast<int>(e % H);
-    Real sum[Cell::kGates] = {}, input[Cell::kGates] = {};
     Quad<Real> kept = gates[e];
+    Real slot[Cell::kSlots];
 #pragma unroll
-    for (int place = 0; place < 4; ++place) {
-      const int from_state = Cell::recurrent_part(place), from_input = Cell::input_part(place);
-      Real value = kept.e[place];
-      if (b_ih && from_input >= 0) value += b_ih[from_input * H + unit];
-      if (b_hh && from_state >= 0) value += b_hh[from_state * H + unit];
-      (from_state >= 0 ? sum[from_state] : input[from_input]) = value;
+    for (int s = 0; s < Cell::kSlots; ++s) {
+      const int from_state = Cell::recurrent_part(s), from_input = Cell::input_part(s);
+      slot[s] = kept.e[s];
+      if (b_ih && from_input >= 0) slot[s] += b_ih[from_input * H + unit];
+      if (b_hh && from_state >= 0) slot[s] += b_hh[from_state * H + unit];
     }
-    Cell::step(sum, input, {Real(0), Real(0)}, kept);
+    Cell::finish(slot, {Real(0), Real(0)}, kept);
     gates[e] = kept;
   });
 }
 
 /// Fills `gates` (T, B, H) from the tape's outputs.
 template <class Cell>
-void recompute_gates(const BackwardRequest<typename Cell::scalar_t>& request,
+void recompute_gates(const BackwardLayer<typename Cell::scalar_t>& layer,
                      Quad<typename Cell::scalar_t>* gates, Launcher& launch) {
   using Real = typename Cell::scalar_t;
-  const BackwardView<Real>& view = request.view;
+  const BackwardView<Real>& view = layer.view;
   const int64_t steps = view.T * view.B;
-  const int I = static_cast<int>(request.I);
-  const StepInputs<Real> states{view.tape.output, view.tape.h0, request.x, steps,
-                                view.B,           view.H,       I,         view.reverse};
-  gemm<Real>(StepInputsAlongK<Real>{states}, KeptWeights<Cell>{request.w_ih, view.w_hh, view.H, I},
+  const int I = static_cast<int>(layer.I);
+  const StepInputs<Real> states{view.tape.output, view.tape.h0, layer.x, steps,
+                                view.B,           view.H,       I,       view.reverse};
+  gemm<Real>(StepInputsAlongK<Real>{states}, KeptWeights<Cell>{layer.w_ih, view.w_hh, view.H, I},
              RowMajor<Real>{reinterpret_cast<Real*>(gates), int64_t{4} * view.H}, steps,
              int64_t{4} * view.H, view.H + I, 1, launch);
   launch_each("gates", gates_kernel<Cell>, steps * view.H, launch, gates, steps * view.H, view.H,
-              request.b_ih, request.b_hh);
+              layer.b_ih, layer.b_hh);
 }
 
 }  // namespace bppsa::cuda

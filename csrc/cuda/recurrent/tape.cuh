@@ -21,23 +21,6 @@ struct alignas(16) Quad<double> {
   double e[4];
 };
 
-// Where its parts lie in the one tensor that holds them; null where it has them not.
-template <typename Real>
-struct Kept {
-  Quad<Real>* gates;  // all T * B * H places
-  Real *c, *m;        // then as many cell states, and what is projected
-
-  Kept(Real* data, int64_t places, bool has_gates, bool has_c, bool has_m)
-      : gates(has_gates ? reinterpret_cast<Quad<Real>*>(data) : nullptr),
-        c(has_c ? data + (has_gates ? 4 * places : 0) : nullptr),
-        m(has_m ? data + 5 * places : nullptr) {}
-};
-
-template <typename Real>
-struct UnitState {
-  Real h, c;
-};
-
 template <typename Real>
 struct Tape {
   const Real* output;       // h at every place

@@ -2,6 +2,7 @@
 // A recurrent layer in one direction as its kernels see it: views of memory that own nothing and
 // are passed by value. T steps, B samples, I inputs, H units, P numbers of a projected state.
 
+#include "../../requests/plan.h"
 #include "tape.cuh"
 
 namespace bppsa::cuda {
@@ -80,6 +81,29 @@ template <typename Real>
 struct Projection {
   int P;
   const Real *w_hh, *w_hr, *h0;  // (4 H, P), (P, H), (B, P) or null
+};
+
+template <typename Real>
+struct ForwardLayer {
+  ForwardView<Real> view;  // its input side is filled in by the layer
+  Inputs<Real> x;
+  int64_t I;
+  Projection<Real> projection;  // with one, `view` has P outputs
+  Real* m;                      // (T, B, H): what is projected; null not to keep it
+};
+
+template <typename Real>
+struct BackwardLayer {
+  // With a projection grad_output, grad_h_n and grad_h0 have P numbers, and the tape's output is m.
+  BackwardView<Real> view;
+  Inputs<Real> x;
+  int64_t I;
+  const Real *w_ih, *b_ih, *b_hh;
+  Projection<Real> projection;
+  Plan plan;
+  Real* grad_x;  // null if not wanted
+  ParameterGradients<Real> parameters;
+  Real* grad_w_hr;
 };
 
 }  // namespace bppsa::cuda

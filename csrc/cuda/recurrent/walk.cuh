@@ -8,7 +8,7 @@
 // memory, two panes of it in turn, so that one barrier a step is enough. What a step needs from
 // memory is independent of g and fetched kAhead steps before.
 
-#include "cells.cuh"
+#include "cell.cuh"
 #include "views.cuh"
 #include "weights.cuh"
 
@@ -41,7 +41,7 @@ struct Feed {
   /// inside: this is known not to be the first step of the chain.
   BPPSA_DEVICE Item fetch(bool inside, int unit) const {
     const bool start = !inside && i == 0;
-    Item item{Cell::read(tape, unit, start, unit - row_step), Real(0)};
+    Item item{Cell::Raw::read(tape, unit, start, unit - row_step), Real(0)};
     if (has_direct && !start) item.direct = direct[unit];
     return item;
   }
@@ -93,17 +93,17 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
     for (int p = 0; p < kPasses; ++p) {
       if (p >= passes) break;
       const auto factors = Cell::factors(ring[slot][p].raw);
-      Real gates[G];
-      Cell::pull(factors, g[p], gates, past[p]);
+      Real d[Cell::kRows];
+      Cell::pull(factors, g[p], d, past[p]);
       direct[p] = ring[slot][p].direct;
       if (unit_of<Shape>(p) < H) {
 #pragma unroll
-        for (int k = 0; k < G; ++k) share_unit<Shape>(pane + k * pitch + unit(p), gates[k]);
+        for (int k = 0; k < G; ++k) {
+          share_unit<Shape>(pane + k * pitch + unit(p), d[Cell::kFirstRecurrentRow + k]);
+        }
         if (kPublish && writes_unit<Shape>()) {
-          Real published[Cell::kRows];
-          Cell::rows(factors, g[p], gates, published);
 #pragma unroll
-          for (int k = 0; k < Cell::kRows; ++k) row[k * H + unit(p)] = published[k];
+          for (int k = 0; k < Cell::kRows; ++k) row[k * H + unit(p)] = d[k];
         }
       }
     }

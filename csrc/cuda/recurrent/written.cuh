@@ -35,14 +35,14 @@ __global__ void __launch_bounds__(kThreadsOfEach)
     const int64_t b = stretch.b0 + matrix % stretch.B;
     const int j = c % H, k = r % H;
     const Tape<Real> tape = view.tape.from(view.row(i, b), b * H);
-    const auto factors = Cell::factors(Cell::read(tape, j, i == 0, j - view.row_step()));
-    Real unit[S] = {}, gates[Cell::kGates], past[S];
+    const auto factors = Cell::factors(Cell::Raw::read(tape, j, i == 0, j - view.row_step()));
+    Real unit[S] = {}, d[Cell::kRows], past[S];
     unit[c / H] = 1;
-    Cell::pull(factors, unit, gates, past);
+    Cell::pull(factors, unit, d, past);
     Real entry = k == j ? past[r / H] : Real(0);
     if (r < H) {
       for (int g = 0; g < Cell::kGates; ++g) {
-        entry += view.w_hh[(int64_t{g} * H + j) * H + k] * gates[g];
+        entry += view.w_hh[(int64_t{g} * H + j) * H + k] * d[Cell::kFirstRecurrentRow + g];
       }
     }
     stretch.jac_t[e] = entry;
@@ -89,11 +89,10 @@ __global__ void __launch_bounds__(kThreadsOfEach)
     if (at == 0) return;  // a state of the stretch before this one in time
     const int64_t row = view.row(i, b);
     const auto factors =
-        Cell::factors(Cell::read(view.tape.from(row, b * H), j, i == 0, j - view.row_step()));
-    Real gates[Cell::kGates], past[S], rows[Cell::kRows];
-    Cell::pull(factors, g, gates, past);
-    Cell::rows(factors, g, gates, rows);
-    for (int k = 0; k < Cell::kRows; ++k) view.rows[row * Cell::kRows + k * H + j] = rows[k];
+        Cell::factors(Cell::Raw::read(view.tape.from(row, b * H), j, i == 0, j - view.row_step()));
+    Real d[Cell::kRows], past[S];
+    Cell::pull(factors, g, d, past);
+    for (int k = 0; k < Cell::kRows; ++k) view.rows[row * Cell::kRows + k * H + j] = d[k];
   });
 }
 

@@ -1,23 +1,18 @@
 #pragma once
 // What all drivers share. A driver is a plain C function over host memory that runs kernels of
-// csrc/cuda through the emulator: what the emulator's tests call. Not part of any library that is
-// installed.
-
-#include <torch/headeronly/util/BFloat16.h>
-#include <torch/headeronly/util/Half.h>
+// csrc/cuda through the emulator: what the emulator's tests call. It takes a request as the
+// operators do (csrc/requests/). Not part of any library that is installed.
 
 #include <cstdio>
 #include <exception>
-#include <stdexcept>
 #include <string>
 
-#include "../../cpu/kernels.h"
 #include "../../cuda/launcher.cuh"
+#include "../../requests/plan.h"
 
 namespace bppsa::cuda {
 
-// The end of every request: the device to emulate, and what it answers. Mirrored by ctypes in
-// tests/support/emulation.py.
+// The device to emulate, and what it answers. Mirrored by ctypes in the tests.
 struct Device {
   int64_t seed, shared_limit, processors, scratch_limit, grid_limit;
   int64_t untrusted;  // answered: reports of products that were not trusted
@@ -46,23 +41,6 @@ int on(Device& device, const Run& run) {
   device.untrusted = emulator::Device::get().untrusted;
   std::snprintf(device.answer, sizeof(device.answer), "%s", answer.c_str());
   return failed;
-}
-
-/// Calls run with a zero of the dtype of that name.
-template <class Run>
-void with_dtype(const std::string& dtype, const Run& run) {
-  if (dtype == "float32") return run(float{});
-  if (dtype == "float64") return run(double{});
-  if (dtype == "bfloat16") return run(torch::headeronly::BFloat16{});
-  if (dtype == "float16") return run(torch::headeronly::Half{});
-  throw std::runtime_error("unknown dtype " + dtype);
-}
-
-inline Plan plan_of(const std::string& algorithm, int64_t chunk, int64_t levels) {
-  if (algorithm == "linear") return {Algorithm::linear, 0, 0};
-  if (algorithm == "chunked") return {Algorithm::chunked, chunk, 0};
-  if (algorithm == "blelloch") return {Algorithm::blelloch, 0, levels};
-  throw std::runtime_error("unknown algorithm " + algorithm);
 }
 
 }  // namespace bppsa::cuda
