@@ -77,13 +77,71 @@ class Device(ctypes.Structure):
         return self.answer.decode().splitlines()
 
 
-def run(driver, device, *arguments):
-    """Calls a driver, which answers in `device`."""
-    failed = driver(*arguments)
+def mirror(name, *groups):
+    """A struct of csrc/requests/ with the fields of all groups."""
+    return type(name, (ctypes.Structure,), {"_fields_": [f for group in groups for f in group]})
+
+
+STORAGE = [torch.float32, torch.float64, torch.bfloat16, torch.float16]  # requests/plan.h
+ALGORITHMS = ["linear", "chunked", "blelloch"]
+storage = fields(ctypes.c_int, "storage")
+Plan = mirror("Plan", fields(ctypes.c_int, "algorithm"), numbers("chunk", "levels"))
+
+
+def plan_of(algorithm, chunk=1, levels=0):
+    return Plan(ALGORITHMS.index(algorithm), chunk, levels)
+
+
+def storage_of(tensor):
+    return STORAGE.index(tensor.dtype)
+
+
+def run(driver, *arguments, **limits):
+    """Calls a driver, with structs and addresses, on a device of these limits; it answers there."""
+    device = Device(**limits)
+    failed = driver(
+        *(
+            ctypes.c_void_p(argument) if isinstance(argument, int) else ctypes.byref(argument)
+            for argument in (*arguments, device)
+        )
+    )
     assert not failed, device.answer.decode()
     return device
 
 
-def name_of(dtype):
-    """As a request names it."""
-    return str(dtype).removeprefix("torch.").encode()
+def first_step(tensor, backwards=False):
+    """The address of the step that a recurrence begins at, as in requests/from_tensors/."""
+    last = tensor.shape[0] - 1 if backwards and tensor.shape[0] else 0
+    return tensor.data_ptr() + last * tensor.stride(0) * tensor.element_size()
+
+
+def strides_of(tensor, dimensions, backwards=False):
+    """Those of the first `dimensions`; time first, negative where it runs backwards."""
+    stride = list(tensor.stride()[:dimensions])
+    return [-stride[0] if backwards else stride[0], *stride[1:]]
+
+
+def scan_request(kind, maps, grad, out, backwards):
+    """A DenseScanRequest or DiagonalScanRequest."""
+    strides = strides_of(maps, maps.dim(), backwards)
+    if backwards and maps.dim() == 4:
+        strides[2:] = strides[:1:-1]
+    T, B, H = maps.shape[:3]
+    return kind(
+        storage_of(grad), T, B, H,
+        first_step(maps, backwards), (ctypes.c_int64 * maps.dim())(*strides),
+        first_step(grad, backwards), (ctypes.c_int64 * 3)(*strides_of(grad, 3, backwards)),
+        first_step(out, backwards), (-1 if backwards else 1) * B * H,
+    )  # fmt: skip
+
+
+def scan_request_type(name, dimensions):
+    return mirror(
+        name, storage, numbers("T", "B", "H"), pointers("maps"),
+        [("stride", ctypes.c_int64 * dimensions)], pointers("grad"),
+        [("grad_stride", ctypes.c_int64 * 3)], pointers("out"), numbers("out_step"),
+    )  # fmt: skip
+
+
+DenseScanRequest = scan_request_type("DenseScanRequest", 4)
+DiagonalScanRequest = scan_request_type("DiagonalScanRequest", 3)

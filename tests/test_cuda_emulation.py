@@ -1,37 +1,21 @@
 """The CUDA scans of csrc/cuda, run thread by thread on the host.
 
-There need be no GPU: the kernels' own sources are compiled with g++ against csrc/testing/emulator.h,
-which runs every CUDA thread as a fiber, in an order that depends on a seed, with scratch and shared
-memory full of NaN. What is tested is what the device would do with the same indices, barriers,
+There need be no GPU: the kernels' own sources are compiled with g++ against
+csrc/testing/emulator.h, which runs every CUDA thread as a fiber, in an order that depends on a seed,
+with scratch and shared memory full of NaN. What is tested is what the device would do with the same indices, barriers,
 shuffles and launches; what is not is named in the emulator.
 
 Letters: T steps, B samples, H states.
 """
 
-import ctypes
 import math
 from typing import NamedTuple
 
 import pytest
 import torch
-from emulation import Device, compiled, name_of, needs_gxx, numbers, pointers, run
+from emulation import DenseScanRequest, compiled, needs_gxx, plan_of, run, scan_request
 
 pytestmark = needs_gxx
-
-
-class Request(ctypes.Structure):
-    """Mirrors Request in csrc/testing/drivers/dense.cpp."""
-
-    _fields_ = [
-        *pointers("jac_t", "grad", "out"),
-        ("jac_strides", ctypes.c_int64 * 4),
-        ("grad_strides", ctypes.c_int64 * 3),
-        *numbers("T", "B", "H"),
-        ("dtype", ctypes.c_char_p),
-        ("algorithm", ctypes.c_char_p),
-        *numbers("chunk", "levels", "adjoint"),
-        ("device", Device),
-    ]
 
 
 class Result(NamedTuple):
@@ -42,7 +26,7 @@ class Result(NamedTuple):
 
 @pytest.fixture(scope="session")
 def scan():
-    driver = compiled("dense").emulate
+    driver = compiled("scans").emulate_dense
 
     def scan(
         jac_t, grad, algorithm="linear", chunk=1, levels=0, adjoint=False, hard=False, **device
@@ -51,17 +35,8 @@ def scan():
         walked around, and the result be right by luck."""
         T, B, H, _ = jac_t.shape
         out = torch.full((T + 1, B, H), math.nan, dtype=jac_t.dtype)
-        request = Request(
-            jac_t.data_ptr(),
-            grad.data_ptr(),
-            out.data_ptr(),
-            jac_t.stride(),
-            grad.stride(),
-            *(T, B, H),
-            *(name_of(jac_t.dtype), algorithm.encode(), chunk, levels, adjoint),
-            Device(**device),
-        )
-        answer = run(driver, request.device, ctypes.byref(request))
+        request = scan_request(DenseScanRequest, jac_t, grad, out, adjoint)
+        answer = run(driver, request, plan_of(algorithm, chunk, levels), **device)
         assert hard or answer.untrusted == 0
         return Result(out, answer.launches, answer.untrusted)
 

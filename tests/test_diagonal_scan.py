@@ -4,14 +4,13 @@ The CUDA kernels are tested on a device, where there is one, and through csrc/cu
 runs their own sources on the host. T steps, B batch, H state.
 """
 
-import ctypes
 import itertools
 import math
 
 import pytest
 import torch
 from cases import DEVICES, DTYPES, SHAPES, plans, relative_error
-from emulation import Device, compiled, name_of, numbers, pointers, run
+from emulation import DiagonalScanRequest, compiled, plan_of, run, scan_request
 from helpers import lower_levels, run_at_level
 
 import bppsa_lightning as bl
@@ -404,35 +403,16 @@ def test_kernel_arguments_are_checked_below_python_too():
 # --- the CUDA kernels on the host --------------------------------------------------------------
 
 
-class Request(ctypes.Structure):
-    """Mirrors Request in csrc/testing/drivers/diagonal.cpp."""
-
-    _fields_ = [
-        *pointers("decay", "grad", "out"),
-        ("decay_strides", ctypes.c_int64 * 3),
-        ("grad_strides", ctypes.c_int64 * 3),
-        *numbers("T", "B", "H"),
-        ("dtype", ctypes.c_char_p),
-        ("algorithm", ctypes.c_char_p),
-        *numbers("chunk", "levels", "adjoint"),
-        ("device", Device),
-    ]
-
-
 @pytest.fixture(scope="session")
 def emulator():
-    driver = compiled("diagonal").emulate
+    driver = compiled("scans").emulate_diagonal
 
     def emulate(decay, grad, algorithm, chunk=0, levels=0, adjoint=False, **limits):
         """g and the device, which knows the launches and how many products were not trusted."""
         out = torch.full(grad.shape, math.nan, dtype=grad.dtype)
-        request = Request(
-            *(t.data_ptr() for t in (decay, grad, out)),
-            *(decay.stride(), grad.stride(), *decay.shape),
-            *(name_of(decay.dtype), algorithm.encode(), chunk, levels, adjoint),
-            Device(**{"processors": 2} | limits),
-        )
-        return out, run(driver, request.device, ctypes.byref(request))
+        request = scan_request(DiagonalScanRequest, decay, grad, out, adjoint)
+        plan = plan_of(algorithm, chunk, levels)
+        return out, run(driver, request, plan, **{"processors": 2} | limits)
 
     return emulate
 
