@@ -13,10 +13,11 @@ import torch
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "csrc"
 GXX = shutil.which("g++")
+FLAGS = os.environ.get("BPPSA_EMULATOR_FLAGS", "").split()  # such as -fsanitize=undefined
 needs_gxx = pytest.mark.skipif(GXX is None, reason="the emulator is compiled with g++: none found")
 
 
-def compiled(driver, *flags):
+def compiled(driver):
     """The library of csrc/testing/drivers/<driver>.cpp; skips without a compiler.
 
     It is compiled once for the sources as they are: build/emulator/ keeps it for the next session.
@@ -24,7 +25,7 @@ def compiled(driver, *flags):
     if GXX is None:
         pytest.skip(needs_gxx.kwargs["reason"])
     include = Path(torch.__file__).parent / "include"
-    command = [GXX, "-std=c++20", "-O1", "-shared", "-fPIC", f"-isystem{include}", *flags]
+    command = [GXX, "-std=c++20", "-O1", "-shared", "-fPIC", f"-isystem{include}", *FLAGS]
     command += ["-U_FORTIFY_SOURCE"]  # hardening takes the emulator's jumps for an attack
     command += [str(CSRC / "testing" / "drivers" / f"{driver}.cpp")]
     path = ROOT / "build" / "emulator" / f"{driver}-{fingerprint(command)}.so"

@@ -1,9 +1,9 @@
 """The CUDA scans of csrc/cuda, run thread by thread on the host.
 
 There need be no GPU: the kernels' own sources are compiled with g++ against
-csrc/testing/emulator.h, which runs every CUDA thread as a fiber, in an order that depends on a seed,
-with scratch and shared memory full of NaN. What is tested is what the device would do with the same indices, barriers,
-shuffles and launches; what is not is named in the emulator.
+csrc/testing/emulator.h, which runs every CUDA thread as a fiber, in an order that depends on a
+seed, with scratch and shared memory full of NaN. What is tested is what the device would do with
+the same indices, barriers, shuffles and launches; what is not is named in the emulator.
 
 Letters: T steps, B samples, H states.
 """

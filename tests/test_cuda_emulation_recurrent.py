@@ -11,6 +11,8 @@ from typing import NamedTuple
 import pytest
 import torch
 from emulation import (
+    STORAGE,
+    Device,
     compiled,
     fields,
     first_step,
@@ -353,6 +355,27 @@ def test_untrusted_products_are_walked(emulate, cell):
     check(result, one, dtype, trusted=False)
     again = emulate(one, dtype, algorithm="chunked", chunk=5)
     check(again, one, dtype, trusted=False)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_largest_state_of_a_device(emulate, library, cell, dtype):
+    """What the forward allows the backward can do; a unit more, and it cannot."""
+
+    def backward(H):
+        one = case(cell, 2, 1, 2, H)
+        check(emulate(one, dtype, shared_limit=limit), one, dtype)
+
+    element = torch.finfo(dtype).bits // 8
+    limit = 2 * GATES[cell] * element * 300  # for 300 units; they come in pieces of 64 bytes
+    request = ForwardRequest(storage=STORAGE.index(dtype), cell=CELLS.index(cell))
+    most = library.emulate_most_units(
+        ctypes.byref(request), ctypes.byref(Device(shared_limit=limit))
+    )
+    assert most == 300 // (64 // element) * (64 // element) < 300
+    backward(most)
+    with pytest.raises(AssertionError, match="replay: bad launch"):
+        backward(most + 1)
 
 
 def test_no_samples(emulate):

@@ -121,9 +121,8 @@ __global__ void __launch_bounds__(64)
       Real g[1][S];
 #pragma unroll
       for (int s = 0; s < S; ++s) g[0][s] = now[s * H + unit];
-      const Segments segments{span, view.T};
-      walk_back<Cell, CarryShape, false>(view, weights, b, segments.last(k), segments.first(k), g,
-                                         panes);
+      walk_back<Cell, CarryShape, false>(view, weights, b, Segments{span, view.T}.last(k), k * span,
+                                         g, panes);
       if (static_cast<int>(threadIdx.x) < H) {
 #pragma unroll
         for (int s = 0; s < S; ++s) next[s * H + unit] = g[0][s];

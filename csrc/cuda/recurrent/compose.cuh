@@ -14,7 +14,6 @@
 // The first B lanes are those of the last chunk, one a sample; the others are
 // ((chunk - 1) * B + sample) * pieces + piece, a piece being kColumns columns.
 
-#include "../threads.cuh"
 #include "replay.cuh"
 
 namespace bppsa::cuda {
@@ -70,14 +69,15 @@ __global__ void __launch_bounds__(kLaneThreads)
 
   const int pieces = ceil_div(N + 1, kColumns);
   const int64_t lanes = view.B + (chunks - 2) * view.B * pieces;
-  for_each_thread(lanes, [&](int64_t lane) {
+  // By hand: a lambda's captures would take registers that the columns need.
+  const int64_t all = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t lane = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; lane < lanes; lane += all) {
     const bool ends = lane < view.B;
     const int64_t rest = ends ? 0 : lane - view.B;
     const int column0 = ends ? N : static_cast<int>(rest % pieces) * kColumns;
     const int64_t b = ends ? lane : rest / pieces % view.B;
     const int64_t chunk = ends ? chunks - 1 : rest / pieces / view.B + 1;
-    const Segments segments{span, view.T};
-    const int64_t first = segments.first(chunk), last = segments.last(chunk);
+    const int64_t first = chunk * span, last = Segments{span, view.T}.last(chunk);
 
     Real a[S][kColumns][kH];
 #pragma unroll
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kLaneThreads)
         }
       }
     }
-  });
+  }
 }
 
 // Products pay, and a lane can hold a column, up to this H.

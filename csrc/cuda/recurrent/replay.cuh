@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(Shape::kThreads)
         g[p][s] = k == chunks - 1 ? view.last(s, b, unit) : carries(k, b)[s * H + unit];
       }
     }
-    const Segments segments{span, view.T};
-    walk_back<Cell, Shape, true>(view, weights, b, segments.last(k), segments.first(k), g, panes);
+    walk_back<Cell, Shape, true>(view, weights, b, Segments{span, view.T}.last(k), k * span, g,
+                                 panes);
     if (k > 0 || !writes_unit<Shape>()) continue;
 #pragma unroll 1
     for (int p = 0; p < kPasses; ++p) {

@@ -40,10 +40,12 @@ struct Tape {
               h0 ? h0 + initial : nullptr, c0 ? c0 + initial : nullptr};
     return tape;
   }
+  /// kKeeps, kHasC: whether there are gates, and cell states.
+  template <bool kKeeps, bool kHasC>
   BPPSA_DEVICE void move(int64_t places) {
     output += places;
-    gates += places;
-    c += places;
+    if constexpr (kKeeps) gates += places;
+    if constexpr (kHasC) c += places;
   }
 
   /// h or c of `unit` before the step the tape is at; `before` is its place there.

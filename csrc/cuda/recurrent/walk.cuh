@@ -47,7 +47,7 @@ struct Feed {
   }
   BPPSA_DEVICE void step_back() {
     --i;
-    tape.move(-row_step);
+    tape.template move<Cell::kKeeps, Cell::kStates == 2>(-row_step);
     direct -= direct_step;
   }
 };
