@@ -139,14 +139,16 @@ struct Cell : Formula_ {
   }
 
  private:
-  // By choices, not from a table in memory: the slot need not be known to the compiler.
+  // From a number's bytes, not from a table in memory: the slot need not be known to the compiler.
   template <class From>
   BPPSA_DEVICE static int gate_of(int slot) {
-    constexpr auto from = From::slots;
-    int gate = -1;
-#pragma unroll
-    for (int s = 0; s < Formula::kSlots; ++s) gate = slot == s ? from.gate[s] : gate;
-    return gate;
+    constexpr uint32_t gates = bytes_of(From::slots);
+    return static_cast<int8_t>(gates >> (8 * slot));
+  }
+  static constexpr uint32_t bytes_of(const Slots<Formula::kSlots>& slots) {
+    uint32_t bytes = 0;
+    for (int s = 0; s < Formula::kSlots; ++s) bytes |= (slots.gate[s] & 0xffu) << (8 * s);
+    return bytes;
   }
 };
 
