@@ -20,8 +20,8 @@ from torch import nn
 from torch.nn.utils import prune
 
 import bppsa_lightning as bl
-from bppsa_lightning.layers import sparse_layers
-from bppsa_lightning.layers.compact import CompactWeight
+from bppsa_lightning.pruned import sparse_layers
+from bppsa_lightning.pruned.compact import CompactWeight
 
 B = 32
 DENSITIES = (0.03, 0.1, 0.5, 1.0)

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from bppsa_lightning.layers import SparseLayer, cost
+from bppsa_lightning.planner import pruned as cost
+from bppsa_lightning.pruned import SparseLayer
 
 # Channels in and out, image size (0: a linear layer), kernel.
 LAYERS = [

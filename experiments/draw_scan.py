@@ -36,9 +36,9 @@ from matplotlib.patches import FancyBboxPatch, Patch
 from scan_costs import ScanCosts, Step
 
 import bppsa_lightning as bl
-from bppsa_lightning.chains import Chain
 from bppsa_lightning.ops import LayerScan
 from bppsa_lightning.planner import Plan
+from bppsa_lightning.recurrent import Chain
 
 plt = record.pyplot()
 MOST_STEPS = 512

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from bppsa_lightning.chains import Chain
-from bppsa_lightning.chains.feedforward import FeedforwardChain, modules_of
+from bppsa_lightning.depth.stack import FeedforwardChain, modules_of
 from bppsa_lightning.ops import LayerScan
 from bppsa_lightning.planner import Plan
+from bppsa_lightning.recurrent import Chain
 
 
 @dataclass

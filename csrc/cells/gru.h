@@ -35,7 +35,7 @@ struct Gru {
   BPPSA_FORMULA static UnitState<V> step(V (&slot)[4], const UnitState<V>& before) {
     const V r = slot[0], z = slot[1], q = slot[2];
     const V n = slot[3] = Math::tanh(slot[3] + r * q);
-    return {n + z * (before.h - n), {}};
+    return {n + z * (before.h - n), V{}};
   }
 
   template <class V>

@@ -23,9 +23,9 @@ struct Rnn {
 
   template <class Math, class V>
   BPPSA_FORMULA static UnitState<V> step(V (&z)[1], const UnitState<V>&) {
-    if constexpr (!kRelu) return {Math::tanh(z[0]), {}};
+    if constexpr (!kRelu) return {Math::tanh(z[0]), V{}};
     // As torch's relu: a NaN stays a NaN.
-    return {Math::select(z[0] < 0, V{}, z[0]), {}};
+    return {Math::select(z[0] < 0, V{}, z[0]), V{}};
   }
 
   template <class V>

@@ -3,7 +3,7 @@
 // walked around would otherwise hide a wrong product.
 //
 // Every source counts for itself. So a kernel that counts must be compiled in one source only:
-// tests/csrc/test_cuda_sources.py sees to it.
+// tests/csrc/test_sources.py sees to it.
 
 #include "launcher.cuh"
 

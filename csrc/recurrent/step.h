@@ -88,6 +88,10 @@ BPPSA_INLINE void backward_step(const Layer<T>& layer, const BackwardWeights<T>&
         using V = Vec<T, L::kAll>;
         using Math = VectorMath<T, L::kAll>;
         const Seen<Cell, L> seen(layer, s, row, k);
+        // All loads come first: one that branches would part the products from the sums below.
+        V u{};
+        if constexpr (Cell::kPassesH)
+          u = L::load_first(s.direct.at(row, k), s.direct.ld, layer.H - k);
         V g[Cell::kStates], row_of_d[Cell::kRows], past[Cell::kStates];
         g[0] = L::load(g_h[row] + k, g_h.ld);
         if constexpr (kHasC) g[1] = L::load(s.g[row] + padded_P + k, s.g.ld);
@@ -101,10 +105,7 @@ BPPSA_INLINE void backward_step(const Layer<T>& layer, const BackwardWeights<T>&
             L::store(d + Cell::kRows * padded + padded_P, s.d.ld,
                      Cell::unprojected(seen.slot, seen.output));
         }
-        if constexpr (Cell::kPassesH) {
-          const V u = L::load_first(s.direct.at(row, k), s.direct.ld, layer.H - k);
-          L::store(s.scratch + row * padded + k, padded, past[0] + u);
-        }
+        if constexpr (Cell::kPassesH) L::store(s.scratch + row * padded + k, padded, past[0] + u);
       });
   clear_padding(s.n, Cell::kRows, layer.H, s.d.data, s.d.ld);
   const T* recurrent = s.d.data + Cell::kFirstRecurrentRow * padded;

@@ -15,14 +15,14 @@ namespace bppsa {
 
 // grad and the result: what both scans share.
 template <class Request>
-Asked<Request> scan_request(const char* name, const Tensor& maps, const Tensor& grad,
+Asked<Request> scan_request(const char* operands, const Tensor& maps, const Tensor& grad,
                             bool adjoint) {
   const int64_t T = maps.size(0), B = maps.size(1), H = maps.size(2);
   STD_TORCH_CHECK(grad.dim() == 3 && grad.size(0) == T + 1 && grad.size(1) == B &&
                       grad.size(2) == H && maps.scalar_type() == grad.scalar_type() &&
                       same_device(maps, grad),
-                  name, ": wanted grad (", T + 1, ", ", B, ", ", H,
-                  "), of the other operand's dtype and on its device");
+                  "shapes or dtypes of ", operands, " and grad do not agree: wanted grad (", T + 1,
+                  ", ", B, ", ", H, ")");
   Tensor out = empty_beside(grad, {T + 1, B, H});
   Request request{};
   request.storage = storage_of(grad);
@@ -39,7 +39,7 @@ inline Asked<DenseScanRequest> dense_scan_request(const Tensor& jac_t, const Ten
                                                   bool adjoint) {
   STD_TORCH_CHECK(jac_t.dim() == 4 && jac_t.size(2) == jac_t.size(3),
                   "reverse_scan: wanted jac_t (T, B, H, H)");
-  auto [request, out] = scan_request<DenseScanRequest>("reverse_scan", jac_t, grad, adjoint);
+  auto [request, out] = scan_request<DenseScanRequest>("jac_t", jac_t, grad, adjoint);
   request.jac_t = first_step(jac_t, adjoint);
   request.jac_stride[0] = direction(adjoint) * jac_t.stride(0);
   request.jac_stride[1] = jac_t.stride(1);
@@ -51,7 +51,7 @@ inline Asked<DenseScanRequest> dense_scan_request(const Tensor& jac_t, const Ten
 inline Asked<DiagonalScanRequest> diagonal_scan_request(const Tensor& decay, const Tensor& grad,
                                                         bool adjoint) {
   STD_TORCH_CHECK(decay.dim() == 3, "diagonal_scan: wanted decay (T, B, H)");
-  auto [request, out] = scan_request<DiagonalScanRequest>("diagonal_scan", decay, grad, adjoint);
+  auto [request, out] = scan_request<DiagonalScanRequest>("decay", decay, grad, adjoint);
   request.decay = first_step(decay, adjoint);
   for (int d = 0; d < 3; ++d) request.decay_stride[d] = decay.stride(d);
   request.decay_stride[0] *= direction(adjoint);

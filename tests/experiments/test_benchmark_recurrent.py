@@ -1,0 +1,242 @@
+"""The benchmark of the recurrent layers: what it measures, its records, tables and pictures; that
+of a GPU with the CPU in its place."""
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import bppsa_lightning as bl
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+RECORDS = EXPERIMENTS / "records"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def load(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXPERIMENTS))
+    return importlib.import_module
+
+
+@pytest.fixture
+def bench(load, monkeypatch, tmp_path):
+    bench = load("benchmark_recurrent")
+    monkeypatch.setattr(bench.record, "RECORDS", tmp_path)
+    monkeypatch.setattr(bench.recurrent_memory, "row", lambda cell, device: {"cell": cell})
+    monkeypatch.setattr(bench.recurrent_jax, "step_of", lambda case: {})
+    return bench
+
+
+def test_a_gpu_is_given_the_grid_of_the_paper(bench):
+    asked = bench.parsed(["--device", "cuda"])
+    sizes = bench.sizes(asked)
+    assert len(set(sizes)) == len(sizes) and asked.cells == ["RNN", "GRU", "LSTM"]
+    for T in (10, 30, 100, 300, 1000, 3000, 10000, 30000):
+        assert (16, T, 20, 1) in sizes
+    for B in (2, 4, 8, 16, 32, 64, 128, 256):
+        assert (B, 1000, 20, 1) in sizes
+    assert all((16, 1000, H, 1) in sizes for H in (64, 128, 256))
+    assert bench.sizes(bench.parsed(["--sizes", "1,2,3,4"])) == [(1, 2, 3, 4)]
+
+
+def test_rows_share_the_time_that_is_left(bench, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(bench, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    budget = bench.Budget(whole=60, each=2)
+    assert budget.share(10) == 2
+    now[0] = 50.0
+    assert budget.share(10) == 1
+    now[0] = 70.0
+    assert budget.share(10) == 0
+
+
+def test_the_cpu_s_table(bench, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(bench, "TABLE", [(2, 6, 3, 1), (1, 5, 4, 2)])
+    bench.main(["--seconds", "0", "--cells", "RNN", "LSTM"])
+    results = json.loads((tmp_path / "benchmark_recurrent_cpu.json").read_text())
+    found = [(r["cell"], r["B"], r["T"], r["H"], r["I"]) for r in results["rows"]]
+    assert found == [(c, *size) for size in bench.TABLE for c in ("RNN", "LSTM")]
+    assert all("plans" not in r and r["loss"] == "every" for r in results["rows"])
+    assert (tmp_path / "benchmark_recurrent_cpu.png").read_bytes().startswith(b"\x89PNG")
+    assert str(tmp_path) in capsys.readouterr().out
+
+
+@pytest.fixture
+def a_gpu(bench, monkeypatch):
+    """The CPU, called a GPU; fewer and smaller sizes."""
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB/HBM3")
+    monkeypatch.setattr(bench, "PAPER", [(2, 20, 20, 1), (2, 20, 40, 1)])
+    options = [{"lengths": "different", "dtype": torch.float64}, {"proj_size": 2}]
+    options.append({"autocast": torch.bfloat16, "num_layers": 2})
+    monkeypatch.setattr(bench, "OPTIONS", [((2, 6, 3, 2), o) for o in options])
+    monkeypatch.setattr(bench, "LONG", (1, 50, 3, 1))
+    monkeypatch.setattr(bench, "replayed", lambda cell, device, seconds: {"cell": cell})
+    trained = bench.recurrent_training.compare
+    monkeypatch.setattr(
+        bench.recurrent_training, "compare", lambda device, steps: trained(CPU, 2, 5, rounds=1)
+    )
+    return lambda *more: bench.on_gpu(bench.parsed(["--device", "cuda", *more]), CPU)
+
+
+def test_a_gpu_s_record(a_gpu, bench, tmp_path, capsys):
+    a_gpu("--minutes", "0", "--cells", "GRU", "LSTM")
+    results = json.loads((tmp_path / "nvidia_h100_80gb_hbm3.json").read_text())
+    rows = results["rows"]
+    assert [(r["cell"], r["H"]) for r in rows[:3]] == [("GRU", 20), ("GRU", 40), ("LSTM", 20)]
+    assert len(rows) == 4 and {r["loss"] for r in rows} == {"last"}
+    for row in rows:
+        assert ("c8" in row["plans"]) == (row["H"] == 20) and "linear" in row["plans"]
+        assert row["best"] in row["plans"] and row["pairs"] >= 1
+        for times in (row["ours"], row["stock"], *row["plans"].values()):
+            assert times["both"] > 0 and set(times) == {"forward", "backward", "both"}
+        assert not any(name.startswith("ratio_c") for name in row)
+    options = [(r["cell"], r["settings"]) for r in results["options"]]
+    assert ("LSTM", {"proj_size": "2"}) in options and (
+        "GRU",
+        {"lengths": "different", "dtype": "float64"},
+    ) in options
+    assert not any(c == "GRU" and "proj_size" in s for c, s in options)
+    assert {r["cell"] for r in results["long"]} == {r["cell"] for r in results["graphs"]}
+    training = results["training"]
+    assert training["ratio"] == pytest.approx(training["stock"] / training["ours"])
+    assert (tmp_path / "nvidia_h100_80gb_hbm3.png").read_bytes().startswith(b"\x89PNG")
+    said = capsys.readouterr().out
+    assert "best c" in said or "best linear" in said
+
+
+def test_a_part_that_fails_takes_no_other_along(a_gpu, bench, monkeypatch, tmp_path):
+    def failing(*_):
+        raise RuntimeError("an illegal memory access\nand more")
+
+    monkeypatch.setattr(bench.recurrent_training, "compare", failing)
+    a_gpu("--minutes", "0", "--cells", "GRU")
+    results = json.loads((tmp_path / "nvidia_h100_80gb_hbm3.json").read_text())
+    assert results["training_fail"] == "an illegal memory access" and "training" not in results
+    assert results["rows"] and results["graphs"] and results["peak_memory"] and results["long"]
+
+
+def test_what_is_left_to_pytorch_is_measured_scanned_beside_it(a_gpu, bench, monkeypatch, tmp_path):
+    monkeypatch.setattr(bench.bl.planner, "hand_over", lambda *_, **__: "for the test")
+    a_gpu("--minutes", "0", "--cells", "GRU")
+    results = json.loads((tmp_path / "nvidia_h100_80gb_hbm3.json").read_text())
+    for row in (*results["rows"], *results["options"]):
+        assert not row["scanned"] and row["left_to_pytorch"] == "for the test"
+        assert row["scan"]["both"] > 0 and row["ratio_scan"]["both"] > 0
+
+
+def test_sizes_of_one_s_own_leave_no_record(a_gpu, tmp_path):
+    a_gpu("--sizes", "1,9,4,1", "--cells", "RNN", "--seconds", "0")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_row_that_stock_cannot_compute(bench, load, monkeypatch):
+    ways = load("recurrent_ways")
+    pair = bench.pair
+
+    def failing(case, device):
+        ours, stock = pair(case, device)
+        stock.forward = lambda: (_ for _ in ()).throw(RuntimeError("cuDNN error\nand more"))
+        return ours, stock
+
+    monkeypatch.setattr(bench, "pair", failing)
+    asked = bench.parsed(["--seconds", "0"])
+    row = bench.measure(ways.Case("GRU", 1, 5, 3), CPU, 0.0, asked, plans=False)
+    assert row["stock_fails"] == "cuDNN error" and "stock" not in row
+    pictures = load("recurrent_pictures")
+    assert "cuDNN error" in pictures.line(row) and "| fails | - | - |" in pictures.table([row])
+
+
+@pytest.mark.parametrize("name", ["h200_recurrent", "benchmark_recurrent_cpu"])
+def test_a_committed_record_makes_a_table_and_a_picture(load, name, monkeypatch, tmp_path, capsys):
+    pictures = load("recurrent_pictures")
+    path = tmp_path / "copy.json"
+    path.write_bytes((RECORDS / f"{name}.json").read_bytes())
+    monkeypatch.setattr(sys, "argv", ["recurrent_pictures", str(path)])
+    pictures.main()
+    rows = json.loads(path.read_text())["rows"]
+    table = capsys.readouterr().out.split("\n")
+    assert table[1].startswith("| --- |") and sum(line[:2] == "| " for line in table) == 2 + len(
+        rows
+    )
+    assert (tmp_path / "copy.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_operators_alone_compute_what_the_layer_does(load):
+    """A step under each plan: the same gradients of the weights, from the same seeds."""
+    ways = load("recurrent_ways")
+    for loss in ("every", "last"):
+        case = ways.Case("GRU", 3, 20, 5, 2, loss=loss)
+        layer = ways.pair(case, CPU)[1]
+        step = ways.OperatorStep(case, bl.Plan("chunked", chunk=4), CPU)
+        layer.forward()
+        step.forward()
+        output, _ = layer.layer(layer.x)
+        assert torch.allclose(step.output, output, atol=1e-6)
+        assert ways.name_of(step.plan) == "c4" and set(step()) == set(ways.PARTS)
+
+
+@pytest.fixture
+def bare_site(tmp_path):
+    """What `make gpu-offline` has: the packages, without the extras of pyproject.toml, and the
+    project as a plain folder."""
+    extras = "jsonargparse wandb tensorboard matplotlib librosa torchvision torchaudio soundfile"
+    extras = (*extras.split(), "sklearn", "scikit_learn", "jax", "bppsa_lightning", "__editable__")
+    site, own = tmp_path / "site", Path(bl.__file__).parent
+    (site / "bppsa_lightning-0.dist-info").mkdir(parents=True)
+    for path in Path(torch.__file__).parents[1].iterdir():
+        if not path.name.startswith(extras) and path.suffix != ".pth":
+            (site / path.name).symlink_to(path)
+    metadata = "Metadata-Version: 2.1\nName: bppsa-lightning\nVersion: 0\n"
+    (site / "bppsa_lightning-0.dist-info" / "METADATA").write_text(metadata)
+    shutil.copytree(own, site / own.name, ignore=shutil.ignore_patterns("datasets", "__pycache__"))
+    (site / own.name / "datasets").symlink_to(EXPERIMENTS.parent / "datasets")
+    for library in torch.ops.loaded_libraries:
+        if not (site / own.name / Path(library).name).exists():
+            (site / own.name / Path(library).name).symlink_to(library)
+    return site
+
+
+def test_on_a_machine_with_little_else_than_torch_and_lightning(bare_site, tmp_path):
+    code = (
+        "import benchmark_recurrent as b, torch\n"
+        "b.TABLE, b.recurrent_memory.row = [(1, 3, 2, 1)], lambda *_: None\n"
+        "b.main(['--seconds', '0', '--cells', 'RNN'])\n"
+        "b.recurrent_training.compare(torch.device('cpu'), 2, 5, rounds=1)\n"
+    )
+    own = {"PYTHONPATH": f"{bare_site}:{EXPERIMENTS}", "BPPSA_RECORDS": str(tmp_path / "records")}
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        capture_output=True, text=True, env=os.environ | own, cwd=tmp_path,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert "matplotlib is not installed" in found.stdout and "bppsa" in found.stdout
+    assert [p.name for p in (tmp_path / "records").iterdir()] == ["benchmark_recurrent_cpu.json"]
+
+
+def test_sizes_of_the_grid_that_come_out_close_to_stock_are_measured_again(bench, monkeypatch):
+    monkeypatch.setattr(bench, "GRID", [(1, 16, 4, 4)])
+    monkeypatch.setattr(bench, "SECONDS_OF_CLOSE", 0.0)
+    path = bench.record.RECORDS / "grid_recurrent_cpu.json"
+    grid = ["--grid", "--cells", "RNN", "--seconds", "0"]
+
+    def rows(close, arguments):
+        monkeypatch.setattr(bench, "CLOSE", close)
+        bench.main(arguments)
+        return json.loads(path.read_text())["rows"]
+
+    (row,) = rows(0.0, grid)
+    assert row["scanned"] and row["pairs"] == 1 and "again" not in row
+    (row,) = rows(float("inf"), ["--again"])
+    assert row["again"] and row["pairs"] == bench.PAIRS_OF_CLOSE
+    assert (row["cell"], row["B"], row["T"], row["H"], row["I"]) == ("RNN", 1, 16, 4, 4)
+    (row,) = rows(float("inf"), grid)
+    assert row["again"] and row["pairs"] == bench.PAIRS_OF_CLOSE
