@@ -134,8 +134,8 @@ struct Cell : Formula_ {
   template <class Factors>
   BPPSA_DEVICE static void pull(const Factors& factors, const Real (&g)[Formula::kStates],
                                 Real (&d)[Formula::kRows], Real (&past)[Formula::kStates]) {
-    past[0] = 0;
     Formula::template pull<ScalarMath<Real>>(factors, g, d, past);
+    if constexpr (!Formula::kPassesH) past[0] = 0;
   }
 
  private:
@@ -145,7 +145,7 @@ struct Cell : Formula_ {
     constexpr uint32_t gates = bytes_of(From::slots);
     return static_cast<int8_t>(gates >> (8 * slot));
   }
-  static constexpr uint32_t bytes_of(const Slots<Formula::kSlots>& slots) {
+  static BPPSA_TABLE uint32_t bytes_of(const Slots<Formula::kSlots>& slots) {
     uint32_t bytes = 0;
     for (int s = 0; s < Formula::kSlots; ++s) bytes |= (slots.gate[s] & 0xffu) << (8 * s);
     return bytes;
