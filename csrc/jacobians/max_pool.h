@@ -2,13 +2,8 @@
 // symbol is shared between instruction sets.
 #pragma once
 
+#include "../requests/everywhere.h"
 #include "../requests/jacobians.h"
-
-#ifdef __CUDACC__
-#define BPPSA_EVERYWHERE __host__ __device__ __forceinline__
-#else
-#define BPPSA_EVERYWHERE inline __attribute__((always_inline))
-#endif
 
 namespace bppsa {
 

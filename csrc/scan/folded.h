@@ -11,27 +11,13 @@
 // It asks of a chain what linear_scan does, and fold, compose, walk and size
 // (cpu/diagonal_chain.h).
 //
-// The rule of trust is that of maps.h, element by element, with maps in double. Then a product
-// of float32 decays cannot underflow where the walk would not have: 2^-1074 times the largest
-// float32 is nothing in float32. For float64 the product must not have been tiny on its way,
-// unless the carry is no larger than 1, when the walk underflows as well. An element out of range
-// is walked, in company, and is alone in taking what the walk found.
+// The rule of trust is TrustedElement's, element by element, with maps in double. An element out of
+// range is walked, in company, and is alone in taking what the walk found.
 #pragma once
 
-#include "linear.h"
+#include "scan.h"
 
 namespace bppsa::BPPSA_ISA {
-
-template <typename T>
-struct DiagonalRange;
-template <>
-struct DiagonalRange<float> {
-  static constexpr double large = 0x1p20, tiny = 0;
-};
-template <>
-struct DiagonalRange<double> {
-  static constexpr double large = 0x1p20, tiny = 0x1p-900;
-};
 
 // Of each element of each sample of the folded chain.
 struct ElementMaps {
@@ -46,11 +32,10 @@ struct ElementMaps {
   // out = product g + shift; returns whether that can be trusted.
   template <typename T>
   bool apply(int64_t i, T g, T& out) const {
-    using Range = DiagonalRange<T>;
     const double size = product[i] < 0 ? -product[i] : product[i];
     out = T(product[i] * double(g) + shift[i]);
-    return size <= Range::large && (least[i] >= Range::tiny || (g <= 1 && g >= -1)) &&
-           out - out == 0;
+    return size <= TrustedElement<T>::large &&
+           (least[i] >= TrustedElement<T>::tiny || (g <= 1 && g >= -1)) && out - out == 0;
   }
 };
 

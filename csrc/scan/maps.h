@@ -2,26 +2,13 @@
 //
 // The map of steps (lo, hi] takes g_hi to g_lo: g_lo = g_hi P + s, P (H x H, for row
 // vectors) the product of the segment's Jacobians and s the direct gradients carried to its
-// left end. Products overflow and underflow long before gradients do. So a map is applied
-// only if nothing in it or in its result has left the range where float arithmetic is
-// sound; otherwise the segment is walked step by step from its carry, which is what plain
-// back-propagation does. Nothing is clipped, zeroed or inverted.
+// left end. It is applied where trust.h trusts it.
 #pragma once
 
+#include "trust.h"
 #include "walk.h"
 
 namespace bppsa::BPPSA_ISA {
-
-template <typename T>
-struct Range;
-template <>
-struct Range<float> {
-  static constexpr float large = 0x1p60f, tiny = 0x1p-100f;
-};
-template <>
-struct Range<double> {
-  static constexpr double large = 0x1p500, tiny = 0x1p-900;
-};
 
 // Largest magnitude; a NaN anywhere gives a NaN.
 template <typename T>
@@ -92,7 +79,8 @@ template <class Chain, typename T = typename Chain::T>
 void cross(const Chain& chain, const Segment<T>& segment, int64_t hi, int64_t lo, int64_t b,
            const T* g, T* out, Walker<Chain>& walker) {
   const int64_t H = chain.state_width();
-  if (segment.size <= Range<T>::large && (segment.size >= Range<T>::tiny || max_abs(g, H) <= 1)) {
+  if (segment.size <= TrustedMatrix<T>::large &&
+      (segment.size >= TrustedMatrix<T>::tiny || max_abs(g, H) <= 1)) {
     chain.product(1, H, H, g, segment.product, segment.shift, 0, out);
     if (finite(out, H)) return;
   }
