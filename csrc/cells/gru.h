@@ -11,70 +11,51 @@
 // so J_t^T is three weights times diagonals, and diag(z).
 #pragma once
 
-#include "../recurrent/slots.h"
+#include "cell.h"
 
-namespace bppsa::BPPSA_ISA {
+namespace bppsa::BPPSA_BACKEND {
 
-template <typename T_>
 struct Gru {
-  using T = T_;
-  static constexpr int kGates = 3;
-  static constexpr int kSlots = 4;  // r, z, q, W_in x_t + b_in
+  static constexpr int kGates = 3, kStates = 1;
+  static constexpr int kSlots = 4, kKept = 4;  // r, z, q, W_in x_t + b_in, which becomes n
   struct FromX {
     static constexpr Slots<kSlots> slots{{0, 1, -1, 2}};
   };
   struct FromH {
     static constexpr Slots<kSlots> slots{{0, 1, 2, -1}};
   };
-  static constexpr Activation kActivation[] = {Activation::sigmoid, Activation::sigmoid,
-                                               Activation::none, Activation::none};
-  // A row of gradients is d_n, d_r, d_z, d_q: the first three go with W_ih, the last with W_hh.
-  static constexpr int kBlocks = 4;
-  static constexpr int kBlockOfH = 1;
-  static constexpr int gate_of_x(int block) { return (block + 2) % 3; }
-  static constexpr int kKept = 4;  // r, z, q, n
-  static constexpr bool kCarriesCell = false;
+  static constexpr Activations<kSlots> kActivation{
+      {Activation::sigmoid, Activation::sigmoid, Activation::none, Activation::none}};
+  // d_n, d_r, d_z, d_q: the first three go with W_ih, the last three with W_hh.
+  static constexpr int kRows = 4, kFirstRecurrentRow = 1;
+  static BPPSA_TABLE int input_gate(int row) { return (row + 2) % 3; }
+  static constexpr bool kPassesH = true;
 
-  BPPSA_INLINE static void forward(const ForwardWeights<T>& w, const ForwardStep<T>& s) {
-    forward_slots<Gru>(w, s);
-  }
-
-  template <class L, class V>
-  BPPSA_INLINE static void finish(const ForwardWeights<T>& w, const ForwardStep<T>& s,
-                                  V (&slot)[kSlots], int64_t row, int64_t k) {
+  template <class Math, class V>
+  BPPSA_FORMULA static UnitState<V> step(V (&slot)[4], const UnitState<V>& before) {
     const V r = slot[0], z = slot[1], q = slot[2];
-    const V n = slot[3] = tanh<T, L::kAll>(slot[3] + r * q);
-    const V h_before = L::load_first(s.h[row] + k, s.h.ld, w.H - k);
-    const V h = n + z * (h_before - n);
-    L::store(s.out[row] + k, s.out.ld, h);
-    if (s.shown) L::store_first(s.shown[row] + k, s.shown.ld, h, w.H - k);
+    const V n = slot[3] = Math::tanh(slot[3] + r * q);
+    return {n + z * (before.h - n), V{}};
   }
 
-  BPPSA_INLINE static void backward(const Layer<T>& layer, const BackwardWeights<T>& w,
-                                    const BackwardStep<T>& s) {
-    const int64_t H = layer.H, padded = layer.padded;
-    for_each_block<T>(
-        s.n, padded, [&](auto lanes, int64_t row, int64_t k) __attribute__((always_inline)) {
-          using L = decltype(lanes);
-          const int64_t ld = s.kept.ld;
-          const T* r_at = s.kept[row] + kSlots * k;
-          T* d = s.d[row] + k;
-          const auto g = L::load(s.g[row] + k, s.g.ld);
-          const auto r = L::load(r_at, ld), z = L::load(r_at + L::W, ld);
-          const auto q = L::load(r_at + 2 * L::W, ld), n = L::load(r_at + 3 * L::W, ld);
-          const auto h = L::load_first(s.h_prev.at(row, k), s.h_prev.ld, H - k);
-          const auto u = L::load_first(s.direct.at(row, k), s.direct.ld, H - k);
-          const auto d_n = g * ((1 - z) * (1 - n * n));
-          L::store(d, s.d.ld, d_n);
-          L::store(d + padded, s.d.ld, d_n * (q * (r * (1 - r))));
-          L::store(d + 2 * padded, s.d.ld, g * ((h - n) * (z * (1 - z))));
-          L::store(d + 3 * padded, s.d.ld, d_n * r);
-          L::store(s.scratch + row * padded + k, padded, g * z + u);
-        });
-    clear_padding(s.n, kBlocks, H, s.d.data, s.d.ld);
-    w.w_hh(s.n, s.d.data + kBlockOfH * padded, s.d.ld, s.scratch, padded, padded, s.out.data,
-           s.out.ld);
+  template <class V>
+  struct Factors {
+    V to_n, to_r, to_z, to_q, z;  // from the gradient of h
+  };
+  template <class Math, class V>
+  BPPSA_FORMULA static Factors<V> factors(const V (&slot)[4], V, V h_before) {
+    const V r = slot[0], z = slot[1], q = slot[2], n = slot[3];
+    const V to_n = (1 - z) * (1 - n * n);
+    return {to_n, to_n * q * (r * (1 - r)), (h_before - n) * (z * (1 - z)), to_n * r, z};
+  }
+  template <class Math, class V>
+  BPPSA_FORMULA static void pull(const Factors<V>& f, const V (&g)[1], V (&d)[4], V (&past)[1]) {
+    d[0] = f.to_n * g[0];
+    d[1] = f.to_r * g[0];
+    d[2] = f.to_z * g[0];
+    d[3] = f.to_q * g[0];
+    past[0] = f.z * g[0];
   }
 };
 
-}  // namespace bppsa::BPPSA_ISA
+}  // namespace bppsa::BPPSA_BACKEND

@@ -11,85 +11,60 @@
 //   g_{h,t-1} = d W_hh + u_{t-1}          g_{c,t-1} = e f
 #pragma once
 
-#include "../recurrent/slots.h"
+#include "cell.h"
 
-namespace bppsa::BPPSA_ISA {
+namespace bppsa::BPPSA_BACKEND {
 
-template <typename T_>
 struct Lstm {
-  using T = T_;
-  static constexpr int kGates = 4;
-  static constexpr int kSlots = 4;  // g, i, f, o
+  static constexpr int kGates = 4, kStates = 2;
+  static constexpr int kSlots = 4, kKept = 5;  // g, i, f, o; c
   struct FromX {
     static constexpr Slots<kSlots> slots{{2, 0, 1, 3}};
   };
   using FromH = FromX;
-  static constexpr Activation kActivation[] = {Activation::tanh, Activation::sigmoid,
-                                               Activation::sigmoid, Activation::sigmoid};
-  static constexpr int kBlocks = 4;
-  static constexpr int kBlockOfH = 0;
-  static constexpr int gate_of_x(int block) { return block; }
-  static constexpr int kKept = 5;  // the slots, c
-  static constexpr bool kCarriesCell = true;
+  static constexpr Activations<kSlots> kActivation{
+      {Activation::tanh, Activation::sigmoid, Activation::sigmoid, Activation::sigmoid}};
+  static constexpr int kRows = 4, kFirstRecurrentRow = 0;  // d_i, d_f, d_g, d_o
+  static BPPSA_TABLE int input_gate(int row) { return row; }
+  static constexpr bool kPassesH = false;
 
-  BPPSA_INLINE static void forward(const ForwardWeights<T>& w, const ForwardStep<T>& s) {
-    forward_slots<Lstm>(w, s);
-  }
-
-  template <class L, class V>
-  BPPSA_INLINE static void finish(const ForwardWeights<T>& w, const ForwardStep<T>& s,
-                                  V (&slot)[kSlots], int64_t row, int64_t k) {
+  template <class Math, class V>
+  BPPSA_FORMULA static UnitState<V> step(V (&slot)[4], const UnitState<V>& before) {
     const V g = slot[0], i = slot[1], f = slot[2], o = slot[3];
-    const V c = f * L::load(s.c[row] + k, s.c.ld) + i * g;
-    const V h = o * tanh<T, L::kAll>(c);
-    L::store(s.c_next[row] + k, s.c_next.ld, c);
-    L::store(s.out[row] + k, s.out.ld, h);
-    if (s.kept_c) L::store(s.kept_c[row] + k, s.kept_c.ld, c);
-    if (s.shown) L::store_first(s.shown[row] + k, s.shown.ld, h, w.H - k);
+    const V c = f * before.c + i * g;
+    return {o * Math::tanh(c), c};
   }
 
-  // A row of s.d: d_i, d_f, d_g, d_o; with a projection also g_h and m, whose products are W_hr's
-  // gradient.
-  BPPSA_INLINE static void backward(const Layer<T>& layer, const BackwardWeights<T>& w,
-                                    const BackwardStep<T>& s) {
-    const int64_t H = layer.H, padded = layer.padded, padded_P = layer.padded_P;
-    if (layer.w_hr) project(layer, w, s);
-    const ConstRows<T> g_h = layer.w_hr ? ConstRows<T>{s.scratch, padded} : s.g;
-    for_each_block<T>(
-        s.n, padded, [&](auto lanes, int64_t row, int64_t k) __attribute__((always_inline)) {
-          using L = decltype(lanes);
-          const int64_t ld = s.kept.ld;
-          const T* slots = s.kept[row] + kSlots * k;
-          T* d = s.d[row] + k;
-          const auto g = L::load(slots, ld), i = L::load(slots + L::W, ld),
-                     f = L::load(slots + 2 * L::W, ld), o = L::load(slots + 3 * L::W, ld);
-          // Without a projection tanh(c) is h / o, to the last place and for less than a tanh.
-          const auto tanh_c =
-              layer.w_hr ? tanh<T, L::kAll>(L::load(s.kept.at(row, 4 * padded + k), ld))
-                         : L::load_first(s.h.at(row, k), s.h.ld, H - k) * reciprocal<L::kAll>(o);
-          const auto c = L::load_first(s.c_prev.at(row, k), s.c_prev.ld, s.c_width - k);
-          const auto g_m = L::load(g_h[row] + k, g_h.ld);
-          const auto e =
-              L::load(s.g[row] + padded_P + k, s.g.ld) + g_m * (o * (1 - tanh_c * tanh_c));
-          L::store(d, s.d.ld, e * (g * (i * (1 - i))));
-          L::store(d + padded, s.d.ld, e * (c * (f * (1 - f))));
-          L::store(d + 2 * padded, s.d.ld, e * (i * (1 - g * g)));
-          L::store(d + 3 * padded, s.d.ld, g_m * (tanh_c * (o * (1 - o))));
-          L::store(s.out[row] + padded_P + k, s.out.ld, e * f);
-          if (layer.w_hr) L::store(d + 4 * padded + padded_P, s.d.ld, o * tanh_c);
-        });
-    clear_padding(s.n, kBlocks, H, s.d.data, s.d.ld);
-    w.w_hh(s.n, s.d.data, s.d.ld, s.direct.data, s.direct.ld, layer.P, s.out.data, s.out.ld);
+  // Without a projection tanh(c) is h / o, to the last place and for less than a tanh.
+  template <class Math, class V>
+  BPPSA_FORMULA static V tanh_c(const V (&slot)[4], V h) {
+    return h * Math::reciprocal(slot[3]);
+  }
+  template <class V>
+  BPPSA_FORMULA static V unprojected(const V (&slot)[4], V tanh_c) {
+    return slot[3] * tanh_c;
   }
 
- private:
-  // scratch = g_m = g_h W_hr, and g_h beside d. (By value: the caller's steps stay in registers.)
-  static void project(const Layer<T>& layer, const BackwardWeights<T>& w, const BackwardStep<T> s) {
-    const int64_t padded = layer.padded, padded_P = layer.padded_P;
-    w.w_hr(s.n, s.g.data, s.g.ld, nullptr, 0, 0, s.scratch, padded);
-    for (int64_t row = 0; row < s.n; ++row)
-      std::memcpy(s.d[row] + 4 * padded, s.g[row], padded_P * sizeof(T));
+  template <class V>
+  struct Factors {
+    V to_i, to_f, to_g, f;  // from the gradient of c
+    V to_o, to_c;           // from the gradient of h
+  };
+  template <class Math, class V>
+  BPPSA_FORMULA static Factors<V> factors(const V (&slot)[4], V tanh_c, V c_before) {
+    const V g = slot[0], i = slot[1], f = slot[2], o = slot[3];
+    return {g * (i * (1 - i)),      c_before * (f * (1 - f)), i * (1 - g * g), f,
+            tanh_c * (o * (1 - o)), o * (1 - tanh_c * tanh_c)};
+  }
+  template <class Math, class V>
+  BPPSA_FORMULA static void pull(const Factors<V>& f, const V (&g)[2], V (&d)[4], V (&past)[2]) {
+    const V e = g[1] + f.to_c * g[0];
+    d[0] = f.to_i * e;
+    d[1] = f.to_f * e;
+    d[2] = f.to_g * e;
+    d[3] = f.to_o * g[0];
+    past[1] = f.f * e;
   }
 };
 
-}  // namespace bppsa::BPPSA_ISA
+}  // namespace bppsa::BPPSA_BACKEND

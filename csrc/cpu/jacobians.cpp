@@ -1,161 +1,96 @@
-// Patterns and values of layers' transposed Jacobians on the CPU.
+// Sparse transposed Jacobians on the CPU: their patterns, their values, products by fixed plans
+// (count, fill, multiply) and products with vectors.
+#include "../requests/from_tensors/jacobians.h"
+
 #include <algorithm>
 #include <numeric>
-#include <vector>
 
-#include "../jacobians/requests.h"
+#include "../jacobians/convolution_classes.h"
+#include "../jacobians/programs.h"
+#include "../requests/from_tensors/plan.h"
+#include "../requests/from_tensors/products.h"
+#include "levels/table.h"
 
-namespace bppsa {
-
+namespace bppsa::cpu {
 namespace {
 
-constexpr int64_t kMaxEntries = INT32_MAX;
-
-// The weights that are kept, sorted by input channel, output channel, then against the kernel's
-// direction: along a row of the transposed Jacobian the outputs ascend.
-std::vector<Tap> taps_of(const Tensor& keep, int64_t groups, int64_t out_plane,
-                         std::vector<int64_t>& first_tap) {
-  const int64_t C_out = keep.size(0), C_in = keep.size(1), KH = keep.size(2), KW = keep.size(3);
-  const int64_t C_out_of_group = C_out / groups;
-  const auto* kept = static_cast<const bool*>(keep.data_ptr());
-  std::vector<Tap> taps;
-  for (int64_t c = 0; c < groups * C_in; ++c) {
-    const int64_t group = c / C_in;
-    for (int64_t o = group * C_out_of_group; o < (group + 1) * C_out_of_group; ++o)
-      for (int64_t ky = KH - 1; ky >= 0; --ky)
-        for (int64_t kx = KW - 1; kx >= 0; --kx) {
-          const int64_t source = ((o * C_in + c % C_in) * KH + ky) * KW + kx;
-          if (kept[source])
-            taps.push_back({int32_t(o * out_plane), int16_t(ky), int16_t(kx), int32_t(source)});
-        }
-    first_tap.push_back(int64_t(taps.size()));
-  }
-  return taps;
-}
-
 // size, kernel, stride, padding in front, dilation, size of the output.
-struct AxisGeometry {
-  int64_t size, kernel, stride, padding, dilation, output;
-
-  explicit AxisGeometry(const std::vector<int64_t>& numbers) {
-    STD_TORCH_CHECK(numbers.size() == 6,
-                    "axis: wanted size, kernel, stride, padding, dilation, output");
-    size = numbers[0], kernel = numbers[1], stride = numbers[2], padding = numbers[3];
-    dilation = numbers[4], output = numbers[5];
-    STD_TORCH_CHECK(std::min({size, kernel, stride, dilation, output}) >= 1 && padding >= 0 &&
-                        std::max(size, output) <= kMaxEntries && kernel <= INT16_MAX,
-                    "axis: found a number out of range");
-  }
-
-  // The output that reads `input` by tap k of the kernel, or -1.
-  int32_t reader(int64_t input, int64_t k) const {
-    const int64_t at = input + padding - dilation * k;
-    return at >= 0 && at % stride == 0 && at / stride < output ? int32_t(at / stride) : -1;
-  }
-};
-
-// The classes of an axis, in the order in which they first come.
-struct Classes {
-  std::vector<int32_t> class_of, origin, distance;
-  int64_t kernel;
-
-  explicit Classes(const AxisGeometry& axis) : kernel(axis.kernel) {
-    std::vector<int32_t> taps(kernel);
-    for (int64_t i = 0; i < axis.size; ++i) {
-      int32_t first = INT32_MAX;
-      for (int64_t k = 0; k < kernel; ++k) {
-        taps[k] = axis.reader(i, k);
-        if (taps[k] >= 0) first = std::min(first, taps[k]);
-      }
-      for (int32_t& tap : taps) tap = tap < 0 ? -1 : tap - first;
-      origin.push_back(first == INT32_MAX ? 0 : first);
-      class_of.push_back(find_or_add(taps));
-    }
-  }
-
-  int32_t find_or_add(const std::vector<int32_t>& taps) {
-    int64_t at = 0;
-    while (at < int64_t(distance.size()) &&
-           !std::equal(taps.begin(), taps.end(), distance.begin() + at))
-      at += kernel;
-    if (at == int64_t(distance.size())) distance.insert(distance.end(), taps.begin(), taps.end());
-    return int32_t(at / kernel);
-  }
-
-  TapClasses view() const {
-    return {int64_t(distance.size()) / kernel, kernel, class_of.data(), origin.data(),
-            distance.data()};
-  }
-};
-
-// Where each row begins, from the sizes of the templates.
-void begin_rows(const ConvolutionArgs& args, int32_t* crow) {
-  int64_t row = 0, entries = 0;
-  for (int64_t c = 0; c < args.channels; ++c)
-    for (int64_t y = 0; y < args.height; ++y) {
-      const int32_t* size = args.size + (c * args.y.classes + args.y.class_of[y]) * args.x.classes;
-      for (int64_t x = 0; x < args.width; ++x) {
-        crow[row++] = int32_t(entries);
-        entries += size[args.x.class_of[x]];
-      }
-      STD_TORCH_CHECK(entries <= kMaxEntries, "the Jacobian has more than 2^31 - 1 entries");
-    }
-  crow[row] = int32_t(entries);
+AxisGeometry geometry_of(const Ints& numbers) {
+  STD_TORCH_CHECK(numbers.size() == 6,
+                  "axis: wanted size, kernel, stride, padding, dilation, output");
+  const AxisGeometry axis{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]};
+  STD_TORCH_CHECK(
+      std::min({axis.size, axis.kernel, axis.stride, axis.dilation, axis.output}) >= 1 &&
+          axis.padding >= 0 && std::max(axis.size, axis.output) <= INT32_MAX &&
+          axis.kernel <= INT16_MAX,
+      "axis: found a number out of range");
+  return axis;
 }
+
+SymbolicRequest symbolic_request(const Tensor& a_crow, const Tensor& a_col, const Tensor& b_crow,
+                                 const Tensor& b_col, int64_t cols) {
+  SymbolicRequest request{};
+  request.rows = a_crow.numel() - 1, request.cols = cols;
+  request.a = csr_pattern(a_crow, a_col, "a", a_crow);
+  request.b = csr_pattern(b_crow, b_col, "b", a_crow);
+  return request;
+}
+
+// A row of A meets several entries of B's rows.
+Parallel parallel_for(const Tensor& a_col) { return parallel_for_work(a_col.numel() * 8); }
 
 }  // namespace
 
-// keep (C_out, C_in / groups, KH, KW) bool; of y and x: see AxisGeometry. Of the transposed
-// Jacobian crow and col; source (of the templates) and first (of each row): see WeightArgs.
-std::tuple<Tensor, Tensor, Tensor, Tensor> convolution_pattern_cpu(const Tensor& keep,
-                                                                   std::vector<int64_t> of_y,
-                                                                   std::vector<int64_t> of_x,
-                                                                   int64_t groups) {
+// keep (C_out, C_in / groups, KH, KW) bool; of y and x: see geometry_of. Of the transposed Jacobian
+// crow and col; source (of the templates) and first (of each row): see WeightRequest.
+std::tuple<Tensor, Tensor, Tensor, Tensor> convolution_pattern(const Tensor& keep, Ints of_y,
+                                                               Ints of_x, int64_t groups) {
   STD_TORCH_CHECK(keep.dim() == 4 && keep.scalar_type() == ScalarType::Bool &&
                       keep.is_contiguous() && groups >= 1 && keep.size(0) % groups == 0,
                   "keep: wanted contiguous bool (C_out, C_in / groups, KH, KW)");
-  const AxisGeometry y(of_y), x(of_x);
+  const AxisGeometry y = geometry_of(of_y), x = geometry_of(of_x);
   STD_TORCH_CHECK(keep.size(2) == y.kernel && keep.size(3) == x.kernel, "keep: wanted the kernels");
-  STD_TORCH_CHECK(keep.numel() <= kMaxEntries && keep.size(0) * y.output * x.output <= kMaxEntries,
+  STD_TORCH_CHECK(keep.numel() <= INT32_MAX && keep.size(0) * y.output * x.output <= INT32_MAX,
                   "keep: more weights or outputs than 32 bits can number");
   const Classes y_classes(y), x_classes(x);
-  ConvolutionArgs args;
-  args.channels = groups * keep.size(1), args.height = y.size, args.width = x.size;
-  args.out_width = x.output;
-  args.y = y_classes.view(), args.x = x_classes.view();
-  std::vector<int64_t> first_tap = {0};
-  const std::vector<Tap> taps = taps_of(keep, groups, y.output * x.output, first_tap);
-  args.first_tap = first_tap.data(), args.taps = taps.data();
+  ConvolutionRequest request;
+  request.channels = groups * keep.size(1), request.height = y.size, request.width = x.size;
+  request.out_width = x.output;
+  request.y = y_classes.view(), request.x = x_classes.view();
+  std::vector<int64_t> first_tap;
+  const std::vector<Tap> taps =
+      taps_of({data<const bool>(keep), keep.size(0), keep.size(1), y.kernel, x.kernel, groups},
+              y.output * x.output, first_tap);
+  request.first_tap = first_tap.data(), request.taps = taps.data();
 
-  const int64_t templates = args.channels * args.y.classes * args.x.classes;
+  const int64_t templates = request.channels * request.y.classes * request.x.classes;
   std::vector<int32_t> size(templates), start(templates);
-  args.size = size.data(), args.start = start.data();
-  kernels().jacobians->count_templates(args, parallel_for_work(int64_t(taps.size())));
-  const int64_t rows = args.channels * args.height * args.width;
+  request.size = size.data(), request.start = start.data();
+  kernels().count_templates(request, parallel_for_work(int64_t(taps.size())));
+  const int64_t rows = request.channels * request.height * request.width;
   Tensor crow = empty_of(keep, {rows + 1}, ScalarType::Int);
-  auto* offset = static_cast<int32_t*>(crow.data_ptr());
-  begin_rows(args, offset);
+  STD_TORCH_CHECK(begin_rows(request, data<int32_t>(crow)),
+                  "the Jacobian has more than 2^31 - 1 entries");
   std::exclusive_scan(size.begin(), size.end(), start.begin(), 0);
   const int64_t n = templates ? int64_t(start.back()) + size.back() : 0;
   std::vector<int32_t> column(n);
   Tensor source = empty_of(keep, {n}, ScalarType::Int);
   Tensor first = empty_of(keep, {rows}, ScalarType::Int);
-  Tensor col = empty_of(keep, {int64_t(offset[rows])}, ScalarType::Int);
-  args.column = column.data(), args.source = static_cast<int32_t*>(source.data_ptr());
-  args.crow = offset;
-  args.col = static_cast<int32_t*>(col.data_ptr());
-  args.first = static_cast<int32_t*>(first.data_ptr());
-  kernels().jacobians->fill_templates(args, parallel_for_work(n));
-  kernels().jacobians->fill_convolution(args, parallel_for_work(col.numel()));
+  Tensor col = empty_of(keep, {data<int32_t>(crow)[rows]}, ScalarType::Int);
+  request.column = column.data(), request.source = data<int32_t>(source);
+  request.crow = data<int32_t>(crow), request.col = data<int32_t>(col);
+  request.first = data<int32_t>(first);
+  kernels().fill_templates(request, parallel_for_work(n));
+  kernels().fill_convolution(request, parallel_for_work(col.numel()));
   return {crow, col, source, first};
 }
 
 // The outputs that read each input of a pooling's axis: see Axis. `like` lies on the CPU.
-std::tuple<Tensor, Tensor> pooling_axis_cpu(const Tensor& like, std::vector<int64_t> geometry) {
-  const AxisGeometry axis(geometry);
+std::tuple<Tensor, Tensor> pooling_axis(const Tensor& like, Ints geometry) {
+  const AxisGeometry axis = geometry_of(geometry);
   std::vector<int32_t> readers;
   Tensor first = empty_of(like, {axis.size + 1}, ScalarType::Int);
-  auto* begin = static_cast<int32_t*>(first.data_ptr());
+  auto* begin = data<int32_t>(first);
   for (int64_t i = 0; i < axis.size; ++i) {
     begin[i] = int32_t(readers.size());
     for (int64_t k = axis.kernel - 1; k >= 0; --k)
@@ -163,78 +98,154 @@ std::tuple<Tensor, Tensor> pooling_axis_cpu(const Tensor& like, std::vector<int6
   }
   begin[axis.size] = int32_t(readers.size());
   Tensor out = empty_of(like, {int64_t(readers.size())}, ScalarType::Int);
-  std::copy(readers.begin(), readers.end(), static_cast<int32_t*>(out.data_ptr()));
+  std::copy(readers.begin(), readers.end(), data<int32_t>(out));
   return {first, out};
 }
 
 // first_y (H + 1), out_y: the outputs that read each y; likewise x.
-std::tuple<Tensor, Tensor> window_pattern_cpu(const Tensor& first_y, const Tensor& out_y,
-                                              const Tensor& first_x, const Tensor& out_x,
-                                              int64_t channels, int64_t out_height,
-                                              int64_t out_width) {
-  WindowArgs args;
-  args.channels = channels;
-  args.y = axis_of(first_y, out_y, out_height, first_y);
-  args.x = axis_of(first_x, out_x, out_width, first_y);
-  const int64_t rows = channels * args.y.size * args.x.size;
+std::tuple<Tensor, Tensor> window_pattern(const Tensor& first_y, const Tensor& out_y,
+                                          const Tensor& first_x, const Tensor& out_x,
+                                          int64_t channels, int64_t out_height, int64_t out_width) {
+  WindowRequest request;
+  request.channels = channels;
+  request.y = axis_of(first_y, out_y, out_height, first_y);
+  request.x = axis_of(first_x, out_x, out_width, first_y);
+  const int64_t rows = channels * request.y.size * request.x.size;
   const int64_t entries = channels * out_y.numel() * out_x.numel();
-  STD_TORCH_CHECK(entries <= kMaxEntries && channels * out_height * out_width <= kMaxEntries,
+  STD_TORCH_CHECK(entries <= INT32_MAX && channels * out_height * out_width <= INT32_MAX,
                   "the Jacobian has more than 2^31 - 1 entries");
   Tensor crow = empty_of(first_y, {rows + 1}, ScalarType::Int);
   Tensor col = empty_of(first_y, {entries}, ScalarType::Int);
-  args.crow = static_cast<int32_t*>(crow.data_ptr());
-  args.col = static_cast<int32_t*>(col.data_ptr());
-  kernels().jacobians->fill_windows(args, parallel_for_work(entries));
+  request.crow = data<int32_t>(crow), request.col = data<int32_t>(col);
+  kernels().fill_windows(request, parallel_for_work(entries));
   return {crow, col};
 }
 
-Tensor max_pool_values_cpu(const Tensor& x, const Tensor& first_y, const Tensor& out_y,
-                           const Tensor& first_x, const Tensor& out_x, int64_t out_height,
-                           int64_t out_width, std::vector<int64_t> pool_y,
-                           std::vector<int64_t> pool_x) {
-  const auto [args, values] =
+Tensor max_pool_values(const Tensor& x, const Tensor& first_y, const Tensor& out_y,
+                       const Tensor& first_x, const Tensor& out_x, int64_t out_height,
+                       int64_t out_width, Ints pool_y, Ints pool_x) {
+  const auto [request, values] =
       max_pool_request(x, first_y, out_y, first_x, out_x, out_height, out_width, pool_y, pool_x);
-  kernels().jacobians->max_pool(args, parallel_for_work(values.numel()));
+  kernels().max_pool(request, parallel_for_work(values.numel()));
   return values;
 }
 
-Tensor elementwise_values_cpu(const Tensor& x, const std::string& function, double slope) {
-  const auto [args, values] = elementwise_request(x, function, slope);
-  kernels().jacobians->elementwise(args, parallel_for_work(args.n));
+Tensor elementwise_values(const Tensor& x, const std::string& function, double slope) {
+  const auto [request, values] = elementwise_request(x, function, slope);
+  kernels().elementwise(request, parallel_for_work(request.n));
   return values;
 }
 
-Tensor weight_values_cpu(const Tensor& weight, const Tensor& source, const Tensor& first,
-                         const Tensor& crow, int64_t entries) {
-  const auto [args, values] = weight_request(weight, source, first, crow, entries);
-  kernels().jacobians->weights(args, parallel_for_work(entries));
+Tensor weight_values(const Tensor& weight, const Tensor& source, const Tensor& first,
+                     const Tensor& crow, int64_t entries) {
+  const auto [request, values] = weight_request(weight, source, first, crow, entries);
+  kernels().weights(request, parallel_for_work(entries));
   return values;
 }
 
-}  // namespace bppsa
+// Of each row of C = A B: entries (int32), products (int64), the row whose program it shares
+// (int64). Sizes (int64): entries, products, products of programs of their own, the longest row.
+std::tuple<Tensor, Tensor, Tensor, Tensor> count_product(const Tensor& a_crow, const Tensor& a_col,
+                                                         const Tensor& b_crow, const Tensor& b_col,
+                                                         int64_t cols) {
+  SymbolicRequest request = symbolic_request(a_crow, a_col, b_crow, b_col, cols);
+  Tensor row_size = empty_of(a_crow, {request.rows}, ScalarType::Int);
+  Tensor products = empty_of(a_crow, {request.rows}, ScalarType::Long);
+  Tensor owner = empty_of(a_crow, {request.rows}, ScalarType::Long);
+  Tensor hash = empty_of(a_crow, {request.rows}, ScalarType::Long);
+  Tensor in_order = empty_of(a_crow, {request.rows}, ScalarType::Byte);
+  request.row_size = data<int32_t>(row_size), request.products = data<int64_t>(products);
+  request.hash = data<uint64_t>(hash), request.in_order = data<uint8_t>(in_order);
+  kernels().count_product(request, parallel_for(a_col));
 
-STABLE_TORCH_LIBRARY_FRAGMENT(bppsa, m) {
-  m.def(
-      "convolution_pattern(Tensor keep, int[] y, int[] x, int groups) -> "
-      "(Tensor, Tensor, Tensor, Tensor)");
-  m.def("pooling_axis(Tensor like, int[] geometry) -> (Tensor, Tensor)");
-  m.def(
-      "window_pattern(Tensor first_y, Tensor out_y, Tensor first_x, Tensor out_x, int channels, "
-      "int out_height, int out_width) -> (Tensor, Tensor)");
-  m.def(
-      "max_pool_values(Tensor x, Tensor first_y, Tensor out_y, Tensor first_x, Tensor out_x, "
-      "int out_height, int out_width, int[] pool_y, int[] pool_x) -> Tensor");
-  m.def("elementwise_values(Tensor x, str function, float slope) -> Tensor");
-  m.def(
-      "weight_values(Tensor weight, Tensor source, Tensor first, Tensor crow, int entries) -> "
-      "Tensor");
+  Tensor sizes = empty_of(a_crow, {4}, ScalarType::Long);
+  int64_t* size = data<int64_t>(sizes);
+  size[0] = size[1] = size[3] = 0;
+  for (int64_t i = 0; i < request.rows; ++i) {
+    size[0] += request.row_size[i], size[1] += request.products[i];
+    size[3] = std::max<int64_t>(size[3], request.row_size[i]);
+  }
+  size[2] = share_programs(request, data<int64_t>(owner));
+  return {row_size, products, owner, sizes};
 }
+
+// From what count_product returned: crow and col of C (int32), the program of each row (int64) and
+// the programs' positions (16 bits, or 32 where a row has more than 65536 entries).
+std::tuple<Tensor, Tensor, Tensor, Tensor> fill_product(const Tensor& a_crow, const Tensor& a_col,
+                                                        const Tensor& b_crow, const Tensor& b_col,
+                                                        int64_t cols, const Tensor& row_size,
+                                                        const Tensor& products,
+                                                        const Tensor& owner) {
+  SymbolicRequest request = symbolic_request(a_crow, a_col, b_crow, b_col, cols);
+  const int64_t rows = request.rows;
+  STD_TORCH_CHECK(products.numel() == rows && owner.numel() == rows,
+                  "products, owner: wanted those of count_product");
+  const int32_t* size = indices(row_size, "row_size", rows, a_crow);
+
+  Tensor crow = empty_of(a_crow, {rows + 1}, ScalarType::Int);
+  Tensor program = empty_of(a_crow, {rows}, ScalarType::Long);
+  Tensor writes = empty_of(a_crow, {rows}, ScalarType::Byte);
+  Tensor differs = empty_of(a_crow, {rows}, ScalarType::Byte);
+  int64_t entries = 0;
+  int32_t longest = 0;
+  for (int64_t i = 0; i < rows; ++i) {
+    data<int32_t>(crow)[i] = int32_t(entries);
+    entries += size[i], longest = std::max(longest, size[i]);
+  }
+  STD_TORCH_CHECK(entries <= INT32_MAX, "the product has more than 2^31 - 1 entries");
+  data<int32_t>(crow)[rows] = int32_t(entries);
+  Tensor col = empty_of(a_crow, {entries}, ScalarType::Int);
+  request.crow = data<int32_t>(crow), request.col = data<int32_t>(col);
+  request.program = data<int64_t>(program), request.writes = data<uint8_t>(writes);
+  request.differs = data<uint8_t>(differs);
+  request.wide = longest > 65536;
+
+  for (const bool sharing : {true, false}) {
+    const int64_t length = place_programs(rows, data<int64_t>(owner), data<int64_t>(products),
+                                          sharing, data<int64_t>(program), data<uint8_t>(writes));
+    std::fill_n(request.differs, rows, 0);
+    Tensor positions =
+        empty_of(a_crow, {length}, request.wide ? ScalarType::Int : ScalarType::Short);
+    request.positions = positions.data_ptr();
+    for (const bool comparing : {false, true}) {
+      request.comparing = comparing;
+      kernels().fill_product(request, parallel_for(a_col));
+    }
+    if (std::find(request.differs, request.differs + rows, 1) == request.differs + rows)
+      return {crow, col, program, positions};
+  }
+  STD_TORCH_CHECK(false, "unreachable: a program that is not shared was compared");
+}
+
+Tensor multiply_csr(const Tensor& a_crow, const Tensor& a_col, const Tensor& a,
+                    const Tensor& b_crow, const Tensor& b_col, const Tensor& b, const Tensor& crow,
+                    const Tensor& program, const Tensor& positions, int64_t entries,
+                    int64_t longest, bool b_single, bool side_by_side) {
+  const auto [request, values] =
+      multiply_request(a_crow, a_col, a, b_crow, b_col, b, crow, program, positions, entries,
+                       longest, b_single, side_by_side);
+  kernels().multiply(request, parallel_for_work((entries + a_col.numel()) * request.batch));
+  return values;
+}
+
+Tensor apply_csr(const Tensor& crow, const Tensor& col, const Tensor& values, const Tensor& x) {
+  const auto [request, out] = apply_request(crow, col, values, x);
+  if (request.batch > 0)
+    kernels().apply(request, parallel_for_work(request.entries * request.batch));
+  return out;
+}
+
+}  // namespace bppsa::cpu
 
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CPU, m) {
-  m.impl("convolution_pattern", TORCH_BOX(&bppsa::convolution_pattern_cpu));
-  m.impl("window_pattern", TORCH_BOX(&bppsa::window_pattern_cpu));
-  m.impl("max_pool_values", TORCH_BOX(&bppsa::max_pool_values_cpu));
-  m.impl("elementwise_values", TORCH_BOX(&bppsa::elementwise_values_cpu));
-  m.impl("pooling_axis", TORCH_BOX(&bppsa::pooling_axis_cpu));
-  m.impl("weight_values", TORCH_BOX(&bppsa::weight_values_cpu));
+  m.impl("convolution_pattern", TORCH_BOX(&bppsa::cpu::convolution_pattern));
+  m.impl("pooling_axis", TORCH_BOX(&bppsa::cpu::pooling_axis));
+  m.impl("window_pattern", TORCH_BOX(&bppsa::cpu::window_pattern));
+  m.impl("max_pool_values", TORCH_BOX(&bppsa::cpu::max_pool_values));
+  m.impl("elementwise_values", TORCH_BOX(&bppsa::cpu::elementwise_values));
+  m.impl("weight_values", TORCH_BOX(&bppsa::cpu::weight_values));
+  m.impl("count_product", TORCH_BOX(&bppsa::cpu::count_product));
+  m.impl("fill_product", TORCH_BOX(&bppsa::cpu::fill_product));
+  m.impl("multiply_csr", TORCH_BOX(&bppsa::cpu::multiply_csr));
+  m.impl("apply_csr", TORCH_BOX(&bppsa::cpu::apply_csr));
 }

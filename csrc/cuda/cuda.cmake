@@ -1,6 +1,5 @@
-# _C_cuda: built wherever an nvcc is found, with or without a GPU; skipped with a message
-# otherwise. BPPSA_CUDA=OFF skips it too.
-option(BPPSA_CUDA "Build the CUDA kernels if an nvcc is found" ON)
+# _C_cuda: built where bppsa_cuda says so (cmake/options.cmake), with or without a GPU.
+
 # Numbers, as 80 for a compute capability of 8.0. What is compiled for 80 runs on 86 and 89 too. Each
 # source is translated to PTX once, for 80 (and apart from that for what is older, or by itself if
 # it needs 90), and from there to code for every architecture: of a build's time the translation is
@@ -9,10 +8,19 @@ option(BPPSA_CUDA "Build the CUDA kernels if an nvcc is found" ON)
 set(BPPSA_CUDA_ARCHITECTURES "75;80;90;100;120" CACHE STRING "CUDA architectures of _C_cuda")
 set(BPPSA_CUDA_RECURRENT_ARCHITECTURES "80;90" CACHE STRING "those of its recurrent kernels")
 
-if(NOT BPPSA_CUDA)
-  message(STATUS "bppsa_lightning: CUDA kernels switched off (BPPSA_CUDA=OFF)")
+if(NOT bppsa_cuda)
+  message(STATUS "bppsa_lightning: no CUDA kernels (${bppsa_cuda_why})")
   return()
 endif()
+
+# A complete build is complete only as far as its machine has the tools; who says ON means it.
+function(bppsa_no_cuda reason)
+  if(BPPSA_CUDA STREQUAL "AUTO")
+    message(STATUS "bppsa_lightning: no CUDA kernels (${reason})")
+  else()
+    message(FATAL_ERROR "bppsa_lightning: BPPSA_CUDA=${BPPSA_CUDA}, but ${reason}")
+  endif()
+endfunction()
 
 # An nvcc on PATH may be a wrapper script, which confuses CMake's search for the toolkit: ask
 # it where the toolkit's own nvcc is.
@@ -22,16 +30,17 @@ else()
   find_program(BPPSA_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
 endif()
 if(NOT BPPSA_NVCC)
-  message(STATUS "bppsa_lightning: no nvcc found, CUDA kernels are not built")
+  bppsa_no_cuda("no nvcc was found: put it on PATH or set CUDACXX")
   return()
 endif()
 execute_process(COMMAND ${BPPSA_NVCC} --dryrun -x cu -c /dev/null -o /dev/null
                 ERROR_VARIABLE dryrun OUTPUT_QUIET)
 string(REGEX MATCH "_HERE_=([^\n]*)" _ "${dryrun}")
 if(NOT EXISTS "${CMAKE_MATCH_1}/nvcc")
-  message(STATUS "bppsa_lightning: ${BPPSA_NVCC} does not work, CUDA kernels are not built")
+  bppsa_no_cuda("${BPPSA_NVCC} does not work")
   return()
 endif()
+message(STATUS "bppsa_lightning: CUDA kernels (${bppsa_cuda_why})")
 set(CMAKE_CUDA_COMPILER "${CMAKE_MATCH_1}/nvcc")
 set(CMAKE_CUDA_ARCHITECTURES OFF)  # bppsa_architectures says which
 set(CMAKE_CUDA_STANDARD 20)
@@ -46,23 +55,22 @@ function(bppsa_architectures target)
     ${target} PRIVATE "--generate-code=arch=compute_${first},code=[compute_${first},${code}]")
 endfunction()
 
-# Those of a list that are older than 80, and the others.
+# The same for targets of any architectures: those older than 80 and the others are translated apart.
 function(bppsa_split architectures)
+  list(SORT architectures COMPARE NATURAL)
   set(old ${architectures})
   list(FILTER old INCLUDE REGEX "^[1-7][0-9]$")
   set(new ${architectures})
   list(FILTER new EXCLUDE REGEX "^[1-7][0-9]$")
-  list(SORT old COMPARE NATURAL)
-  list(SORT new COMPARE NATURAL)
-  set(old ${old} PARENT_SCOPE)
-  set(new ${new} PARENT_SCOPE)
+  foreach(target ${ARGN})
+    foreach(group old new)
+      if(${group})
+        bppsa_architectures(${target} ${${group}})
+      endif()
+    endforeach()
+  endforeach()
 endfunction()
 
-file(GLOB BPPSA_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cu)
-file(GLOB BPPSA_CUDA_RECURRENT CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/recurrent_*.cu)
-list(REMOVE_ITEM BPPSA_CUDA_SOURCES ${BPPSA_CUDA_RECURRENT})
-set(clusters_source ${CMAKE_CURRENT_SOURCE_DIR}/cuda/recurrent_clusters.cu)
-list(REMOVE_ITEM BPPSA_CUDA_RECURRENT ${clusters_source})
 set(clusters ${BPPSA_CUDA_RECURRENT_ARCHITECTURES})
 list(FILTER clusters EXCLUDE REGEX "^[1-8][0-9]$")
 if(clusters)
@@ -74,26 +82,34 @@ else()  # never launched, but linked
   set(BPPSA_CLUSTERS_FROM 0)
 endif()
 
-add_library(cuda_recurrent OBJECT ${BPPSA_CUDA_RECURRENT})
-add_library(cuda_clusters OBJECT ${clusters_source})
-add_library(_C_cuda MODULE ${BPPSA_CUDA_SOURCES} $<TARGET_OBJECTS:cuda_recurrent>
-                           $<TARGET_OBJECTS:cuda_clusters>)
-set_target_properties(cuda_recurrent cuda_clusters PROPERTIES POSITION_INDEPENDENT_CODE ON)
-set_target_properties(_C_cuda PROPERTIES PREFIX "" CUDA_RUNTIME_LIBRARY Static)
-bppsa_architectures(cuda_clusters ${clusters})
-set(cuda_recurrent_architectures ${BPPSA_CUDA_RECURRENT_ARCHITECTURES})
-set(_C_cuda_architectures ${BPPSA_CUDA_ARCHITECTURES})
-foreach(target cuda_recurrent _C_cuda)
-  bppsa_split("${${target}_architectures}")
-  foreach(group old new)
-    if(${group})
-      bppsa_architectures(${target} ${${group}})
-    endif()
-  endforeach()
+# Every cell's kernels are compiled by themselves, from one source; CMake runs again when there are
+# other rows.
+set(cell_list ${CMAKE_CURRENT_SOURCE_DIR}/cells/list.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${cell_list})
+file(READ ${cell_list} cells)
+string(REGEX MATCHALL "CELL\\([a-z_]+, [A-Z][A-Za-z]*," rows "${cells}")
+set(recurrent_targets)
+foreach(row ${rows})
+  string(REGEX MATCH "CELL\\(([a-z_]+), ([A-Za-z]+)," _ "${row}")
+  add_library(cuda_${CMAKE_MATCH_1} OBJECT cuda/recurrent_cell.cu)
+  target_compile_definitions(cuda_${CMAKE_MATCH_1} PRIVATE BPPSA_CELL=${CMAKE_MATCH_2})
+  list(APPEND recurrent_targets cuda_${CMAKE_MATCH_1})
 endforeach()
-string(REPLACE ";" "," architectures "${BPPSA_CUDA_RECURRENT_ARCHITECTURES}")
+add_library(cuda_clusters OBJECT cuda/recurrent_clusters.cu)
+add_library(_C_cuda MODULE cuda/jacobians.cu cuda/library.cu cuda/recurrent.cu cuda/scans.cu
+                           $<TARGET_OBJECTS:cuda_clusters>)
+foreach(target ${recurrent_targets})
+  target_sources(_C_cuda PRIVATE $<TARGET_OBJECTS:${target}>)
+endforeach()
+set_target_properties(${recurrent_targets} cuda_clusters PROPERTIES POSITION_INDEPENDENT_CODE ON)
+set_target_properties(_C_cuda PROPERTIES PREFIX "" CUDA_RUNTIME_LIBRARY Static)
+
+bppsa_architectures(cuda_clusters ${clusters})
+bppsa_split("${BPPSA_CUDA_RECURRENT_ARCHITECTURES}" ${recurrent_targets})
+bppsa_split("${BPPSA_CUDA_ARCHITECTURES}" _C_cuda)
+list(JOIN BPPSA_CUDA_RECURRENT_ARCHITECTURES "," architectures)
 target_compile_definitions(_C_cuda PRIVATE "BPPSA_RECURRENT_ARCHITECTURES=\"${architectures}\"")
-foreach(target cuda_recurrent cuda_clusters _C_cuda)
+foreach(target ${recurrent_targets} cuda_clusters _C_cuda)
   target_compile_definitions(${target} PRIVATE USE_CUDA BPPSA_CLUSTERS_FROM=${BPPSA_CLUSTERS_FROM})
   target_compile_options(${target} PRIVATE --threads=2 -Xcompiler=-Wall)
   target_link_libraries(${target} PRIVATE torch_stable)

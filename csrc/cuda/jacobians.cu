@@ -1,14 +1,14 @@
 // Sparse Jacobians on CUDA: values at patterns that the CPU has built, products by plans that it
 // has made, and products with vectors. Arguments and results are those of
-// csrc/jacobians/requests.h; the kernels are in jacobian_values.cuh, sparse_product.cuh and
-// sparse_apply.cuh.
+// requests/from_tensors/; the kernels are in jacobians/.
 //
 // The schemas are in the CPU library; this one only adds the implementations.
 
-#include "../jacobians/requests.h"
-#include "jacobian_values.cuh"
-#include "sparse_apply.cuh"
-#include "sparse_product.cuh"
+#include "../requests/from_tensors/jacobians.h"
+#include "../requests/from_tensors/products.h"
+#include "jacobians/apply.cuh"
+#include "jacobians/multiply.cuh"
+#include "jacobians/values.cuh"
 
 namespace bppsa::cuda {
 namespace {

@@ -1,8 +1,12 @@
 #pragma once
 // Where kernels go: one device, torch's current stream on it, scratch memory from torch's
-// allocator. Nothing here waits for the device, so a scan can be captured in a CUDA graph.
+// allocator. Nothing here waits for the device, so a scan can be captured in a CUDA graph. (The
+// emulator has a launcher of its own.)
 
-#include <cuda_runtime.h>
+#include "platform.cuh"
+
+#ifdef __CUDACC__
+
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/ops.h>
@@ -133,3 +137,5 @@ class Launcher {
 };
 
 }  // namespace bppsa::cuda
+
+#endif

@@ -5,39 +5,7 @@
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
 
-#include <vector>
-
-#include "launcher.cuh"
-
 namespace bppsa::cuda {
-
-// Each product that is not trusted is counted here, in every source for itself: results that are
-// right only because products are walked around would otherwise hide a wrong product.
-namespace {
-__device__ unsigned long long untrusted_products;
-}
-__device__ __forceinline__ void report_untrusted() { atomicAdd(&untrusted_products, 1ull); }
-
-/// Those who know the counts, on the current device, one of each source; each waits for the device.
-inline std::vector<unsigned long long (*)()>& untrusted_counts() {
-  static std::vector<unsigned long long (*)()> counts;
-  return counts;
-}
-namespace {
-unsigned long long untrusted_here() {
-  unsigned long long count = 0;
-  check(cudaDeviceSynchronize(), "waiting for the device");
-  // Sources that are not compiled for this device have counted nothing.
-  const auto error = cudaMemcpyFromSymbol(&count, untrusted_products, sizeof(count));
-  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidSymbol) {
-    (void)cudaGetLastError();
-    return 0;
-  }
-  check(error, "reading a count");
-  return count;
-}
-[[maybe_unused]] const bool untrusted_known = (untrusted_counts().push_back(untrusted_here), true);
-}  // namespace
 
 // The block's dynamic shared memory; its size is an argument of the launch.
 __device__ __forceinline__ unsigned char* shared_memory() {
@@ -75,8 +43,14 @@ __device__ __forceinline__ void sync_cluster() {
 
 }  // namespace bppsa::cuda
 #else
-#include "emulator.h"
+#include "../testing/emulator.h"
 #endif
+
+namespace bppsa::cuda {
+
+constexpr int kWarp = 32;  // threads
+
+}  // namespace bppsa::cuda
 
 #define BPPSA_DEVICE __device__ __forceinline__
 #define BPPSA_BOTH __host__ __device__ __forceinline__

@@ -1,314 +1,95 @@
-// bppsa::recurrent and bppsa::recurrent_backward on CUDA: checks, types and strides; the kernels
-// are in recurrent/.
+// bppsa::recurrent and bppsa::recurrent_backward on CUDA: a layer in one direction; the kernels are
+// in recurrent/. Arguments and results are those of requests/from_tensors/recurrent.h.
 //
-//   T steps, B batch, I input, H state, P what of it is put out, G gates (rnn 1, gru 3, lstm 4)
-//   x (T, B, I), any strides of t and b; h0 (B, P), c0 (B, H); w_ih (G * H, I), w_hh (G * H, P),
-//   biases (G * H), w_hr (P, H) or none (then P = H), contiguous; one dtype, float32 or float64.
-//   output (T, B, P), h_n (B, P), c_n (B, H).
-//   kept: nothing for rnn, whose output is enough. With keep = 2, for gru (T, B, 4 H), four numbers
-//   a unit side by side; for lstm (T, B, 5 H), its first 4 T B H numbers the same, the others the
-//   cell states; with w_hr, T B H more, what is projected. With keep = 1, for lstm without w_hr the
-//   cell states (T, B, H), for gru nothing: the backward computes the four numbers again.
+//   kept: nothing for a cell whose output is enough. With keep = 2 (T, B, 4 H) numbers, four a unit
+//   side by side; then, of a cell with two states, T B H cell states; with w_hr T B H more, what is
+//   projected. With keep = 1 (not with w_hr) the cell states alone: the backward computes the four
+//   numbers again.
 //
 // The schemas are in the CPU library; this one only adds the implementations.
 
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-
-#include <optional>
 #include <string>
 #include <tuple>
 
+#include "../requests/from_tensors/plan.h"
+#include "../requests/from_tensors/recurrent.h"
 #include "recurrent/instances.cuh"
 
 namespace bppsa::cuda {
 namespace {
 
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-
-using Maybe = std::optional<Tensor>;
-using Sizes = std::initializer_list<int64_t>;
-
-void check_contiguous(const Tensor& tensor, const char* name, const Tensor& like, Sizes sizes) {
-  bool same = tensor.dim() == static_cast<int64_t>(sizes.size()) && tensor.is_contiguous() &&
-              tensor.scalar_type() == like.scalar_type() && tensor.is_cuda() &&
-              tensor.get_device_index() == like.get_device_index();
-  int64_t d = 0;
-  for (int64_t n : sizes) same = same && tensor.size(d++) == n;
-  STD_TORCH_CHECK(same, "recurrent: ", name,
-                  ": wanted another shape, dtype or device, contiguous, on x's device");
+template <class Request>
+Request request_for(const std::string& cell, const LayerTensors& layer, bool reverse) {
+  const auto request = layer_request<Request>(cell, layer, reverse);
+  STD_TORCH_CHECK(request.H >= 1 && request.H <= kMostUnits, "recurrent: H must be in 1 … ",
+                  kMostUnits, ", found ", request.H);
+  STD_TORCH_CHECK(request.B <= ((int64_t{1} << 31) - 1) / request.T,
+                  "recurrent: T * B must be less than 2^31, found ", request.T, " * ", request.B);
+  return request;
 }
 
-void check_contiguous(const Maybe& tensor, const char* name, const Tensor& like, Sizes sizes) {
-  if (tensor.has_value()) check_contiguous(*tensor, name, like, sizes);
-}
-
-void check_inner(const Tensor& tensor, const char* name) {
-  STD_TORCH_CHECK(tensor.stride(2) == 1 || tensor.size(2) <= 1 || tensor.numel() == 0,
-                  "recurrent: ", name, ": wanted its last dimension contiguous, found a stride of ",
-                  tensor.stride(2));
-}
-
-Tensor empty_beside(const Tensor& like, Sizes sizes) {
-  return torch::stable::new_empty(like, torch::headeronly::IntHeaderOnlyArrayRef(sizes));
-}
-
-template <typename T>
-const T* data_of(const Tensor& tensor) {
-  return static_cast<const T*>(tensor.const_data_ptr());
-}
-template <typename T>
-const T* data_of(const Maybe& tensor) {
-  return tensor.has_value() ? data_of<T>(*tensor) : nullptr;
-}
-template <typename T>
-T* out_of(Tensor& tensor) {
-  return tensor.numel() > 0 ? static_cast<T*>(tensor.mutable_data_ptr()) : nullptr;
-}
-
-// The tensors that describe a layer, and what follows from their shapes.
-struct Layer {
-  const std::string& cell;
-  const Tensor& x;
-  const Maybe &h0, &c0;
-  const Tensor &w_ih, &w_hh;
-  const Maybe &b_ih, &b_hh, &w_hr;
-  int64_t T, B, I, H, P, gates;
-  bool lstm, keeps;
-
-  Layer(const std::string& cell, const Tensor& x, const Maybe& h0, const Maybe& c0,
-        const Tensor& w_ih, const Tensor& w_hh, const Maybe& b_ih, const Maybe& b_hh,
-        const Maybe& w_hr)
-      : cell(cell),
-        x(x),
-        h0(h0),
-        c0(c0),
-        w_ih(w_ih),
-        w_hh(w_hh),
-        b_ih(b_ih),
-        b_hh(b_hh),
-        w_hr(w_hr) {
-    lstm = cell == "lstm";
-    keeps = lstm || cell == "gru";
-    gates = lstm ? 4 : cell == "gru" ? 3 : 1;
-    STD_TORCH_CHECK(keeps || cell == "rnn_tanh" || cell == "rnn_relu", "recurrent: cell: found '",
-                    cell, "', wanted 'rnn_tanh', 'rnn_relu', 'gru' or 'lstm'");
-    STD_TORCH_CHECK(lstm || !w_hr.has_value(), "recurrent: w_hr: only an LSTM has projections");
-    STD_TORCH_CHECK(x.is_cuda(), "recurrent: x: wanted a CUDA tensor");
-    STD_TORCH_CHECK(x.scalar_type() == ScalarType::Float || x.scalar_type() == ScalarType::Double,
-                    "recurrent: x: wanted float32 or float64");
-    STD_TORCH_CHECK(x.dim() == 3 && x.size(0) >= 1,
-                    "recurrent: x: wanted (T, B, I) with T >= 1, found ", x.dim(), " dimensions");
-    STD_TORCH_CHECK(w_hh.dim() == 2, "recurrent: w_hh: wanted (G * H, P), found ", w_hh.dim(),
-                    " dimensions");
-    check_inner(x, "x");
-    T = x.size(0), B = x.size(1), I = x.size(2), H = w_hh.size(0) / gates;
-    P = w_hr.has_value() ? w_hh.size(1) : H;
-    STD_TORCH_CHECK(P >= 1, "recurrent: w_hh: wanted at least one column");
-    STD_TORCH_CHECK(H >= 1 && H <= kMostUnits, "recurrent: H must be in 1 … ", kMostUnits,
-                    ", found ", H);
-    STD_TORCH_CHECK(B <= ((int64_t{1} << 31) - 1) / T,
-                    "recurrent: T * B must be less than 2^31, found ", T, " * ", B);
-    check_contiguous(w_ih, "w_ih", x, {gates * H, I});
-    check_contiguous(w_hh, "w_hh", x, {gates * H, P});
-    check_contiguous(w_hr, "w_hr", x, {P, H});
-    check_contiguous(b_ih, "b_ih", x, {gates * H});
-    check_contiguous(b_hh, "b_hh", x, {gates * H});
-    check_contiguous(h0, "h0", x, {B, P});
-    check_contiguous(c0, "c0", x, {B, H});
-  }
-
-  int64_t kept_width(int64_t keep) const {
-    if (keep == 0 || !keeps) return 0;
-    if (keep == 1) return lstm ? H : 0;
-    return (w_hr.has_value() ? 6 : lstm ? 5 : 4) * H;
-  }
-
-  template <typename T_>
-  Projection<T_> projection() const {
-    return {static_cast<int>(P), data_of<T_>(w_hh), data_of<T_>(w_hr), data_of<T_>(h0)};
-  }
-
-  template <typename T_>
-  Inputs<T_> inputs() const {
-    return {data_of<T_>(x), x.stride(0), x.stride(1), B};
-  }
-
-  template <class Run>
-  void dispatch(Run run) const {
-    x.scalar_type() == ScalarType::Float ? with_cell<float>(cell, run)
-                                         : with_cell<double>(cell, run);
-  }
-};
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent_cuda(const std::string& cell, const Tensor& x,
-                                                          const Maybe& h0, const Maybe& c0,
-                                                          const Tensor& w_ih, const Tensor& w_hh,
-                                                          const Maybe& b_ih, const Maybe& b_hh,
-                                                          const Maybe& w_hr, bool reverse,
-                                                          int64_t keep, const std::string&) {
-  const Layer layer(cell, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr);
-  const int64_t T = layer.T, B = layer.B, H = layer.H;
-  STD_TORCH_CHECK(keep == 0 || keep == 2 || (keep == 1 && !w_hr.has_value()),
-                  "recurrent: keep: found ", keep,
-                  ", wanted 0 (nothing), 1 (little; not with w_hr) "
-                  "or 2 (everything)");
+std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent(const std::string& cell, const Tensor& x,
+                                                     const Maybe& h0, const Maybe& c0,
+                                                     const Tensor& w_ih, const Tensor& w_hh,
+                                                     const Maybe& b_ih, const Maybe& b_hh,
+                                                     const Maybe& w_hr, bool reverse, int64_t keep,
+                                                     const std::string&) {
+  auto request = request_for<RecurrentForwardRequest>(
+      cell, {x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr}, reverse);
+  const Keep keeps = keep_of(keep);
+  STD_TORCH_CHECK(keeps != Keep::least || !request.w_hr,
+                  "keep: found 1 (little) with w_hr, wanted 0 (nothing) or 2 (everything)");
+  const int64_t T = request.T, B = request.B, H = request.H;
   Launcher launch(x);
-  const int64_t number = x.scalar_type() == ScalarType::Double ? 8 : 4;  // bytes
-  const int64_t most = static_cast<int64_t>(launch.shared_limit) / (2 * layer.gates * number);
-  STD_TORCH_CHECK(keep == 0 || H <= most, "recurrent: H: found ", H, ", wanted at most ", most,
-                  " for a backward on this device");
-  Tensor output = empty_beside(x, {T, B, layer.P});
-  Tensor h_n = empty_beside(x, {B, layer.P});
-  Tensor c_n = empty_beside(x, {layer.lstm ? B : 0, H});
-  Tensor kept = empty_beside(x, {T, B, layer.kept_width(keep)});
-  layer.dispatch([&](auto zero) {
+  request.kept_width = kept_width_of(request, keeps);
+  Tensor output = empty_beside(x, {T, B, request.P});
+  Tensor h_n = empty_beside(x, {B, request.P});
+  Tensor c_n = empty_beside(x, {row_of(request.cell).states == 2 ? B : 0, H});
+  Tensor kept = empty_beside(x, {T, B, request.kept_width});
+  request.output = first_step(output, reverse);
+  request.kept = result_data(kept);
+  request.c_n = result_data(c_n);
+  with_cell(request, [&](auto zero) {
     using Cell = decltype(zero);
-    using T_ = typename Cell::scalar_t;
-    T_* const numbers = out_of<T_>(kept);
-    ForwardView<T_> view{};
-    view.T_ = T, view.B = B, view.H = static_cast<int>(H), view.reverse = reverse;
-    view.w_ih = data_of<T_>(w_ih), view.w_hh = data_of<T_>(w_hh);
-    view.b_ih = data_of<T_>(b_ih), view.b_hh = data_of<T_>(b_hh);
-    view.h0 = data_of<T_>(h0), view.c0 = data_of<T_>(c0);
-    view.output = out_of<T_>(output);
-    view.gates = keep == 2 ? reinterpret_cast<Quad<T_>*>(numbers) : nullptr;
-    view.c = layer.lstm && numbers ? numbers + (keep == 2 ? 4 * T * B * H : 0) : nullptr;
-    view.h_n = out_of<T_>(h_n), view.c_n = out_of<T_>(c_n);
-    if constexpr (Cell::kStates == 2) {
-      if (w_hr.has_value()) {
-        T_* const m = numbers ? numbers + 5 * T * B * H : launch.template allocate<T_>(T * B * H);
-        return projected_forward<Cell>(view, layer.projection<T_>(), layer.inputs<T_>(), layer.I, m,
-                                       launch);
-      }
-    }
-    recurrent_forward<Cell>(view, layer.inputs<T_>(), layer.I, launch);
+    const int most = most_units<typename Cell::scalar_t>(Cell::kGates, launch.shared_limit);
+    STD_TORCH_CHECK(keeps == Keep::nothing || H <= most, "recurrent: H: found ", H,
+                    ", wanted at most ", most, " for a backward on this device");
+    layer_forward<Cell>(request, h_n.data_ptr(), launch);
   });
   return {output, h_n, c_n, kept};
 }
 
-void check_algorithm(const std::string& algorithm, int64_t chunk, int64_t levels) {
-  STD_TORCH_CHECK(
-      algorithm == "linear" || (algorithm == "chunked" && chunk >= 1) ||
-          (algorithm == "blelloch" && levels >= 0 && levels < 63),
-      "recurrent_backward: algorithm must be linear, chunked with chunk >= 1 or blelloch with "
-      "levels in 0 … 62, found ",
-      algorithm, " with chunk ", chunk, " and levels ", levels);
-}
-
-using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-
-Gradients recurrent_backward_cuda(const std::string& cell, const Maybe& grad_output,
-                                  const Maybe& grad_h_n, const Maybe& grad_c_n,
-                                  const Tensor& output, const Tensor& kept, const Tensor& x,
-                                  const Maybe& h0, const Maybe& c0, const Tensor& w_ih,
-                                  const Tensor& w_hh, const Maybe& b_ih, const Maybe& b_hh,
-                                  const Maybe& w_hr, bool reverse, const std::string& algorithm,
-                                  int64_t chunk, int64_t levels, int64_t wanted) {
-  const Layer layer(cell, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr);
-  const int64_t T = layer.T, B = layer.B, I = layer.I, H = layer.H, rows = layer.gates * H;
-  check_algorithm(algorithm, chunk, levels);
-  const bool projected = w_hr.has_value();
-  const bool again =
-      layer.keeps && !projected && kept.dim() == 3 && kept.size(2) == layer.kept_width(1);
-  check_contiguous(output, "output", x, {T, B, layer.P});
-  check_contiguous(kept, "kept (of a forward with keep = 1 or 2)", x,
-                   {T, B, layer.kept_width(again ? 1 : 2)});
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> recurrent_backward(
+    const std::string& cell, const Maybe& grad_output, const Maybe& grad_h_n, const Maybe& grad_c_n,
+    const Tensor& output, const Tensor& kept, const Tensor& x, const Maybe& h0, const Maybe& c0,
+    const Tensor& w_ih, const Tensor& w_hh, const Maybe& b_ih, const Maybe& b_hh, const Maybe& w_hr,
+    bool reverse, const std::string& algorithm, int64_t chunk, int64_t levels, int64_t wanted) {
+  const LayerTensors layer{x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr};
+  auto request = request_for<RecurrentBackwardRequest>(cell, layer, reverse);
+  const Plan plan = plan_of(algorithm, chunk, levels);
+  const int64_t T = request.T, B = request.B;
+  check_operand(output, "output", x, {T, B, request.P});
+  request.kept_width = kept.dim() == 3 ? kept.size(2) : -1;
+  STD_TORCH_CHECK(request.kept_width == kept_width_of(request, Keep::all) ||
+                      (!request.w_hr && request.kept_width == kept_width_of(request, Keep::least)),
+                  "kept: wanted what a forward with keep = 1 or 2 returned");
+  check_operand(kept, "kept", x, {T, B, request.kept_width});
   STD_TORCH_CHECK(reinterpret_cast<uintptr_t>(kept.const_data_ptr()) % 16 == 0,
-                  "recurrent_backward: kept: wanted the very tensor that the forward returned");
-  check_contiguous(grad_h_n, "grad_h_n", x, {B, layer.P});
-  check_contiguous(grad_c_n, "grad_c_n", x, {B, H});
-  if (grad_output.has_value()) {
-    STD_TORCH_CHECK(grad_output->dim() == 3 && grad_output->size(0) == T &&
-                        grad_output->size(1) == B && grad_output->size(2) == layer.P &&
-                        grad_output->scalar_type() == x.scalar_type() && grad_output->is_cuda() &&
-                        grad_output->get_device_index() == x.get_device_index(),
-                    "recurrent_backward: grad_output: wanted (", T, ", ", B, ", ", layer.P,
-                    ") of x's dtype and device");
-    check_inner(*grad_output, "grad_output");
-  }
-
+                  "kept: wanted the very tensor that the forward returned");
   Launcher launch(x);
-  const auto when = [&](int bit, bool possible, Sizes sizes) {
-    return (wanted >> bit & 1) != 0 && possible ? empty_beside(x, sizes) : empty_beside(x, {0});
-  };
-  Tensor grad_x = when(0, true, {T, B, I}), grad_h0 = when(1, true, {B, layer.P});
-  Tensor grad_c0 = when(2, layer.lstm, {B, H}), grad_w_ih = when(3, true, {rows, I});
-  Tensor grad_w_hh = when(4, true, {rows, layer.P}), grad_b_ih = when(5, true, {rows});
-  Tensor grad_b_hh = when(6, true, {rows}), grad_w_hr = when(7, projected, {layer.P, H});
-  layer.dispatch([&](auto zero) {
-    using Cell = decltype(zero);
-    using T_ = typename Cell::scalar_t;
-    const T_* const numbers = layer.keeps ? data_of<T_>(kept) : nullptr;
-    const int64_t places = T * B * H;
-    BackwardView<T_> view{};
-    view.T_ = T, view.B = B, view.H = static_cast<int>(H), view.reverse = reverse;
-    view.tape = {projected ? numbers + 5 * places : data_of<T_>(output),
-                 reinterpret_cast<const Quad<T_>*>(numbers),
-                 layer.lstm ? numbers + (again ? 0 : 4 * places) : nullptr,
-                 projected ? nullptr : data_of<T_>(h0), data_of<T_>(c0)};
-    view.w_hh = data_of<T_>(w_hh);
-    view.grad_output = data_of<T_>(grad_output);
-    if (grad_output.has_value()) {
-      view.grad_step = grad_output->stride(0), view.grad_sample = grad_output->stride(1);
-    }
-    view.grad_h_n = data_of<T_>(grad_h_n);
-    view.grad_c_n = layer.lstm ? data_of<T_>(grad_c_n) : nullptr;
-    view.rows = launch.template allocate<T_>(places * Cell::kRows);
-    view.grad_h0 = out_of<T_>(grad_h0), view.grad_c0 = out_of<T_>(grad_c0);
-    if constexpr (Cell::kKeeps) {
-      if (again && B > 0) {
-        // Where each sample is walked by one block, its gradients take the place of its gates.
-        static_assert(Cell::kRows == 4);
-        T_* const gates =
-            algorithm == "blelloch" ? launch.template allocate<T_>(places * 4) : view.rows;
-        view.tape.gates = reinterpret_cast<Quad<T_>*>(gates);
-        gates_again<Cell>(view, layer.inputs<T_>(), I, data_of<T_>(w_ih), data_of<T_>(b_ih),
-                          data_of<T_>(b_hh), reinterpret_cast<Quad<T_>*>(gates), launch);
-      }
-    }
-    const ParameterGradients<T_> parameters{out_of<T_>(grad_w_ih), out_of<T_>(grad_w_hh),
-                                            out_of<T_>(grad_b_ih), out_of<T_>(grad_b_hh)};
-    if constexpr (Cell::kStates == 2) {
-      if (projected) {
-        return projected_backward<Cell>(
-            view, layer.projection<T_>(), algorithm, chunk, levels, layer.inputs<T_>(), I,
-            data_of<T_>(w_ih), out_of<T_>(grad_x), parameters, out_of<T_>(grad_w_hr), launch);
-      }
-    }
-    recurrent_backward<Cell>(view, algorithm, chunk, levels, layer.inputs<T_>(), I,
-                             data_of<T_>(w_ih), out_of<T_>(grad_x), parameters, launch);
-  });
-  return {grad_x, grad_h0, grad_c0, grad_w_ih, grad_w_hh, grad_b_ih, grad_b_hh, grad_w_hr};
-}
-
-/// The compute capabilities that the kernels were compiled for: "75,90" are 7.5 and 9.0.
-std::string architectures() { return BPPSA_RECURRENT_ARCHITECTURES; }
-
-/// Reports of products that were walked around on the device of a tensor, one a thread.
-int64_t untrusted(const Tensor& on) {
-  const torch::stable::accelerator::DeviceGuard guard(on.get_device_index());
-  int64_t sum = 0;
-  for (const auto count : untrusted_counts()) sum += static_cast<int64_t>(count());
-  return sum;
+  request.output = first_step(output, reverse);
+  request.kept = kept.data_ptr();
+  const BackwardResults grad =
+      set_gradients(request, layer, {grad_output, grad_h_n, grad_c_n}, reverse, wanted,
+                    [&](Sizes size) { return empty_beside(x, size); });
+  with_cell(request, [&](auto zero) { layer_backward<decltype(zero)>(request, plan, launch); });
+  return {grad.x, grad.h0, grad.c0, grad.w_ih, grad.w_hh, grad.b_ih, grad.b_hh, grad.w_hr};
 }
 
 }  // namespace
 }  // namespace bppsa::cuda
 
-STABLE_TORCH_LIBRARY_FRAGMENT(bppsa, m) {
-  m.def("recurrent_cuda_architectures() -> str");
-  m.def("untrusted_products(Tensor on) -> int");
-}
-
-STABLE_TORCH_LIBRARY_IMPL(bppsa, CompositeExplicitAutograd, m) {
-  m.impl("recurrent_cuda_architectures", TORCH_BOX(&bppsa::cuda::architectures));
-}
-
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CUDA, m) {
-  m.impl("recurrent", TORCH_BOX(&bppsa::cuda::recurrent_cuda));
-  m.impl("recurrent_backward", TORCH_BOX(&bppsa::cuda::recurrent_backward_cuda));
-  m.impl("untrusted_products", TORCH_BOX(&bppsa::cuda::untrusted));
+  m.impl("recurrent", TORCH_BOX(&bppsa::cuda::recurrent));
+  m.impl("recurrent_backward", TORCH_BOX(&bppsa::cuda::recurrent_backward));
 }

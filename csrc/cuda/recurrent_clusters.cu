@@ -1,10 +1,11 @@
 // Kernels of all cells whose blocks share a sample in clusters.
 
-#include "recurrent/instances.cuh"
+#include "../cells/list.h"
+#include "recurrent/clusters.cuh"
 
 namespace bppsa::cuda {
 
-BPPSA_CLUSTER_INSTANCE(, GruCell<float>)
-BPPSA_CLUSTER_INSTANCE(, LstmCell<float>)
+#define CELL(name, formula, ...) BPPSA_CLUSTER_INSTANCES(, formula)
+BPPSA_CELLS(CELL)
 
 }  // namespace bppsa::cuda

@@ -1,7 +1,8 @@
 #pragma once
 // Work in which every thread has a number of its own: which numbers, and how many threads.
 
-#include "chain.cuh"
+#include "launcher.cuh"
+#include "numbers.cuh"
 
 namespace bppsa::cuda {
 
@@ -22,6 +23,15 @@ void launch_threads(Launcher& launch, const char* name, void (*kernel)(Parameter
   const bool few = tasks < int64_t{launch.processors} * kThreadsOfBlock;
   const int threads = few ? 32 : kThreadsOfBlock;
   launch(name, kernel, ceil_div<int64_t>(tasks, threads), threads, 0, arguments...);
+}
+
+constexpr int kThreadsOfEach = 256;
+
+/// Launches blocks of kThreadsOfEach, a thread for each of `tasks`.
+template <class Kernel, typename... Arguments>
+void launch_each(const char* name, Kernel kernel, int64_t tasks, Launcher& launch,
+                 const Arguments&... arguments) {
+  launch(name, kernel, ceil_div<int64_t>(tasks, kThreadsOfEach), kThreadsOfEach, 0, arguments...);
 }
 
 }  // namespace bppsa::cuda

@@ -2,9 +2,9 @@
 // that stays in the cache. Rows in parallel; a row always sums in the same order.
 #pragma once
 
-#include "../cpu/vec.h"
-#include "../scan/workspace.h"
-#include "kernels.h"
+#include "../requests/jacobians.h"
+#include "../simd/parallel.h"
+#include "../simd/vec.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -17,30 +17,32 @@ struct SampleOperands {
 
 // No two products meet and columns ascend: the row is written from left to right.
 template <typename T>
-void multiply_row_in_order(const NumericArgs& args, int64_t i, const SampleOperands<T>& of) {
-  const int32_t begin = args.a.crow[i], end = args.a.crow[i + 1];
-  T* __restrict__ c = of.c + args.crow[i];
-  if (args.b_single) {
-    for (int32_t j = begin; j < end; ++j) *c++ = of.a[j] * of.b[args.a.col[j]];
+void multiply_row_in_order(const NumericRequest& request, int64_t i, const SampleOperands<T>& of) {
+  const int32_t begin = request.a.crow[i], end = request.a.crow[i + 1];
+  T* __restrict__ c = of.c + request.crow[i];
+  if (request.b_single) {
+    for (int32_t j = begin; j < end; ++j) *c++ = of.a[j] * of.b[request.a.col[j]];
     return;
   }
   for (int32_t j = begin; j < end; ++j) {
     const T a = of.a[j];
-    const int32_t k = args.a.col[j], first = args.b.crow[k], n = args.b.crow[k + 1] - first;
+    const int32_t k = request.a.col[j], first = request.b.crow[k],
+                  n = request.b.crow[k + 1] - first;
     for (int32_t p = 0; p < n; ++p) c[p] = a * of.b[first + p];
     c += n;
   }
 }
 
 template <typename T, typename P>
-void multiply_row(const NumericArgs& args, int64_t i, const SampleOperands<T>& of) {
-  T* __restrict__ c = of.c + args.crow[i];
-  const int32_t size = args.crow[i + 1] - args.crow[i];
-  const P* __restrict__ place = static_cast<const P*>(args.positions) + args.program[i];
+void multiply_row(const NumericRequest& request, int64_t i, const SampleOperands<T>& of) {
+  T* __restrict__ c = of.c + request.crow[i];
+  const int32_t size = request.crow[i + 1] - request.crow[i];
+  const P* __restrict__ place = static_cast<const P*>(request.positions) + request.program[i];
   for (int32_t e = 0; e < size; ++e) c[e] = 0;
-  for (int32_t j = args.a.crow[i]; j < args.a.crow[i + 1]; ++j) {
+  for (int32_t j = request.a.crow[i]; j < request.a.crow[i + 1]; ++j) {
     const T a = of.a[j];
-    const int32_t k = args.a.col[j], first = args.b.crow[k], n = args.b.crow[k + 1] - first;
+    const int32_t k = request.a.col[j], first = request.b.crow[k],
+                  n = request.b.crow[k + 1] - first;
     const T* __restrict__ b = of.b + first;
     for (int32_t p = 0; p < n; ++p) c[place[p]] += a * b[p];
     place += n;
@@ -48,16 +50,17 @@ void multiply_row(const NumericArgs& args, int64_t i, const SampleOperands<T>& o
 }
 
 template <typename T, typename P>
-void multiply_sample_by_sample(const NumericArgs& args, const Parallel& parallel) {
-  for_each_index(parallel, args.rows, [&](int64_t i) {
-    for (int64_t s = 0; s < args.batch; ++s) {
-      const SampleOperands<T> of = {static_cast<const T*>(args.a_values) + s * args.a_stride.sample,
-                                    static_cast<const T*>(args.b_values) + s * args.b_stride.sample,
-                                    static_cast<T*>(args.values) + s * args.stride.sample};
-      if (args.program[i] < 0)
-        multiply_row_in_order(args, i, of);
+void multiply_sample_by_sample(const NumericRequest& request, const Parallel& parallel) {
+  for_each_index(parallel, request.rows, [&](int64_t i) {
+    for (int64_t s = 0; s < request.batch; ++s) {
+      const SampleOperands<T> of = {
+          static_cast<const T*>(request.a_values) + s * request.a_stride.sample,
+          static_cast<const T*>(request.b_values) + s * request.b_stride.sample,
+          static_cast<T*>(request.values) + s * request.stride.sample};
+      if (request.program[i] < 0)
+        multiply_row_in_order(request, i, of);
       else
-        multiply_row<T, P>(args, i, of);
+        multiply_row<T, P>(request, i, of);
     }
   });
 }
@@ -65,14 +68,15 @@ void multiply_sample_by_sample(const NumericArgs& args, const Parallel& parallel
 // Samples side by side in a register: values of C lie (entry, sample). Operands lie likewise, or
 // are shared by all samples.
 template <typename T, int W, bool kSharedA, bool kSharedB, typename P>
-void multiply_row_of_batch(const NumericArgs& args, int64_t i) {
-  const T *a_values = static_cast<const T*>(args.a_values),
-          *b_values = static_cast<const T*>(args.b_values);
-  T* c = static_cast<T*>(args.values) + args.crow[i] * args.stride.entry;
-  const int32_t size = args.crow[i + 1] - args.crow[i];
-  const int64_t B = args.batch, ld = args.stride.entry;
-  const bool in_order = args.program[i] < 0;
-  const P* place = in_order ? nullptr : static_cast<const P*>(args.positions) + args.program[i];
+void multiply_row_of_batch(const NumericRequest& request, int64_t i) {
+  const T *a_values = static_cast<const T*>(request.a_values),
+          *b_values = static_cast<const T*>(request.b_values);
+  T* c = static_cast<T*>(request.values) + request.crow[i] * request.stride.entry;
+  const int32_t size = request.crow[i + 1] - request.crow[i];
+  const int64_t B = request.batch, ld = request.stride.entry;
+  const bool in_order = request.program[i] < 0;
+  const P* place =
+      in_order ? nullptr : static_cast<const P*>(request.positions) + request.program[i];
   if (!in_order)
     for (int32_t e = 0; e < size; ++e)
       for (int64_t s = 0; s < B; s += W) store<T, W>(c + e * ld + min(s, B - W), Vec<T, W>{});
@@ -82,12 +86,12 @@ void multiply_row_of_batch(const NumericArgs& args, int64_t i) {
     if (!in_order && s != v * W)
       for (int32_t e = 0; e < size; ++e) store<T, W>(c + e * ld + s, Vec<T, W>{});
     int64_t q = 0;
-    for (int32_t j = args.a.crow[i]; j < args.a.crow[i + 1]; ++j) {
-      const T* at = a_values + j * args.a_stride.entry;
+    for (int32_t j = request.a.crow[i]; j < request.a.crow[i + 1]; ++j) {
+      const T* at = a_values + j * request.a_stride.entry;
       const Vec<T, W> a = kSharedA ? splat<T, W>(*at) : load<T, W>(at + s);
-      const int32_t k = args.a.col[j];
-      for (int32_t p = args.b.crow[k]; p < args.b.crow[k + 1]; ++p, ++q) {
-        const T* bt = b_values + p * args.b_stride.entry;
+      const int32_t k = request.a.col[j];
+      for (int32_t p = request.b.crow[k]; p < request.b.crow[k + 1]; ++p, ++q) {
+        const T* bt = b_values + p * request.b_stride.entry;
         const Vec<T, W> product = a * (kSharedB ? splat<T, W>(*bt) : load<T, W>(bt + s));
         if (in_order) {
           store<T, W>(c + q * ld + s, product);
@@ -101,52 +105,52 @@ void multiply_row_of_batch(const NumericArgs& args, int64_t i) {
 }
 
 template <typename T, typename P>
-void multiply_side_by_side(const NumericArgs& args, const Parallel& parallel) {
-  with_width<T>(best_width<T>(args.batch), [&](auto width) {
+void multiply_side_by_side(const NumericRequest& request, const Parallel& parallel) {
+  with_width<T>(best_width<T>(request.batch), [&](auto width) {
     constexpr int W = decltype(width)::value;
-    const bool a = args.a_stride.sample == 0, b = args.b_stride.sample == 0;
+    const bool a = request.a_stride.sample == 0, b = request.b_stride.sample == 0;
     const auto row = a ? (b ? multiply_row_of_batch<T, W, true, true, P>
                             : multiply_row_of_batch<T, W, true, false, P>)
                        : (b ? multiply_row_of_batch<T, W, false, true, P>
                             : multiply_row_of_batch<T, W, false, false, P>);
-    for_each_index(parallel, args.rows, [&](int64_t i) { row(args, i); });
+    for_each_index(parallel, request.rows, [&](int64_t i) { row(request, i); });
   });
 }
 
 template <typename T>
-void multiply_as(const NumericArgs& args, const Parallel& parallel) {
-  if (args.side_by_side)
-    args.wide ? multiply_side_by_side<T, uint32_t>(args, parallel)
-              : multiply_side_by_side<T, uint16_t>(args, parallel);
+void multiply_as(const NumericRequest& request, const Parallel& parallel) {
+  if (request.side_by_side)
+    request.wide ? multiply_side_by_side<T, uint32_t>(request, parallel)
+                 : multiply_side_by_side<T, uint16_t>(request, parallel);
   else
-    args.wide ? multiply_sample_by_sample<T, uint32_t>(args, parallel)
-              : multiply_sample_by_sample<T, uint16_t>(args, parallel);
+    request.wide ? multiply_sample_by_sample<T, uint32_t>(request, parallel)
+                 : multiply_sample_by_sample<T, uint16_t>(request, parallel);
 }
 
 // out = A x, samples side by side.
 template <typename T, int W, bool kShared>
-void apply_row(const ApplyArgs& args, int64_t i) {
-  const T* values = static_cast<const T*>(args.values);
-  const T* x = static_cast<const T*>(args.x);
-  T* out = static_cast<T*>(args.out) + i * args.batch;
-  for (int64_t v = 0; v < args.batch; v += W) {
-    const int64_t s = min(v, args.batch - W);
+void apply_row(const ApplyRequest& request, int64_t i) {
+  const T* values = static_cast<const T*>(request.values);
+  const T* x = static_cast<const T*>(request.x);
+  T* out = static_cast<T*>(request.out) + i * request.batch;
+  for (int64_t v = 0; v < request.batch; v += W) {
+    const int64_t s = min(v, request.batch - W);
     Vec<T, W> sum = {};
-    for (int32_t j = args.a.crow[i]; j < args.a.crow[i + 1]; ++j) {
-      const T* at = values + j * args.stride.entry;
+    for (int32_t j = request.a.crow[i]; j < request.a.crow[i + 1]; ++j) {
+      const T* at = values + j * request.stride.entry;
       const Vec<T, W> a = kShared ? splat<T, W>(*at) : load<T, W>(at + s);
-      sum += a * load<T, W>(x + args.a.col[j] * args.batch + s);
+      sum += a * load<T, W>(x + request.a.col[j] * request.batch + s);
     }
     store<T, W>(out + s, sum);
   }
 }
 
 template <typename T>
-void apply_as(const ApplyArgs& args, const Parallel& parallel) {
-  with_width<T>(best_width<T>(args.batch), [&](auto width) {
+void apply_as(const ApplyRequest& request, const Parallel& parallel) {
+  with_width<T>(best_width<T>(request.batch), [&](auto width) {
     constexpr int W = decltype(width)::value;
-    const auto row = args.stride.sample == 0 ? apply_row<T, W, true> : apply_row<T, W, false>;
-    for_each_index(parallel, args.rows, [&](int64_t i) { row(args, i); });
+    const auto row = request.stride.sample == 0 ? apply_row<T, W, true> : apply_row<T, W, false>;
+    for_each_index(parallel, request.rows, [&](int64_t i) { row(request, i); });
   });
 }
 

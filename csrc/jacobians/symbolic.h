@@ -5,8 +5,9 @@
 // second bitmap marks the words in use, so that a row costs what it touches, however wide C is.
 #pragma once
 
-#include "../scan/workspace.h"
-#include "kernels.h"
+#include "../requests/jacobians.h"
+#include "../simd/buffer.h"
+#include "../simd/parallel.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -65,7 +66,7 @@ class RowOfProduct {
 
 // Calls body(column) for each product of a row.
 template <class Body>
-BPPSA_INLINE void for_each_product(const Pattern& a, const Pattern& b, int64_t row,
+BPPSA_INLINE void for_each_product(const CsrPattern& a, const CsrPattern& b, int64_t row,
                                    const Body& body) {
   for (int32_t j = a.crow[row]; j < a.crow[row + 1]; ++j) {
     const int32_t k = a.col[j];
@@ -73,16 +74,16 @@ BPPSA_INLINE void for_each_product(const Pattern& a, const Pattern& b, int64_t r
   }
 }
 
-inline void count_product(const SymbolicArgs& args, const Parallel& parallel) {
+inline void count_rows(const SymbolicRequest& request, const Parallel& parallel) {
   for_each_index(
-      parallel, args.rows, [&] { return RowOfProduct(args.cols); },
+      parallel, request.rows, [&] { return RowOfProduct(request.cols); },
       [&](int64_t i, RowOfProduct& row) {
-        for_each_product(args.a, args.b, i, [&](int32_t column) { row.mark(column); });
+        for_each_product(request.a, request.b, i, [&](int32_t column) { row.mark(column); });
         const int32_t size = row.rank([](int32_t) {});
         int64_t products = 0;
         uint64_t hash = 0xcbf29ce484222325;
         bool in_order = true;
-        for_each_product(args.a, args.b, i, [&](int32_t column) {
+        for_each_product(request.a, request.b, i, [&](int32_t column) {
           const int32_t place = row.place(column);
           in_order = in_order && place == products;
           hash = (hash ^ uint64_t(place)) * 0x9e3779b97f4a7c15;
@@ -90,27 +91,27 @@ inline void count_product(const SymbolicArgs& args, const Parallel& parallel) {
           ++products;
         });
         row.clear();
-        args.row_size[i] = size;
-        args.products[i] = products;
-        args.hash[i] = hash;
-        args.in_order[i] = in_order;
+        request.row_size[i] = size;
+        request.products[i] = products;
+        request.hash[i] = hash;
+        request.in_order[i] = in_order;
       });
 }
 
 template <typename P>
-void fill_product_as(const SymbolicArgs& args, const Parallel& parallel) {
+void write_rows_as(const SymbolicRequest& request, const Parallel& parallel) {
   for_each_index(
-      parallel, args.rows, [&] { return RowOfProduct(args.cols); },
+      parallel, request.rows, [&] { return RowOfProduct(request.cols); },
       [&](int64_t i, RowOfProduct& row) {
-        const bool compares = args.program[i] >= 0 && !args.writes[i];
-        if (compares != args.comparing) return;
-        for_each_product(args.a, args.b, i, [&](int32_t column) { row.mark(column); });
-        int32_t* col = args.col + args.crow[i];
+        const bool compares = request.program[i] >= 0 && !request.writes[i];
+        if (compares != request.comparing) return;
+        for_each_product(request.a, request.b, i, [&](int32_t column) { row.mark(column); });
+        int32_t* col = request.col + request.crow[i];
         row.rank([&](int32_t column) { *col++ = column; });
-        if (args.program[i] >= 0) {
-          P* position = static_cast<P*>(args.positions) + args.program[i];
+        if (request.program[i] >= 0) {
+          P* position = static_cast<P*>(request.positions) + request.program[i];
           uint8_t differs = 0;
-          for_each_product(args.a, args.b, i, [&](int32_t column) {
+          for_each_product(request.a, request.b, i, [&](int32_t column) {
             const P place = P(row.place(column));
             if (compares)
               differs |= *position != place;
@@ -118,14 +119,15 @@ void fill_product_as(const SymbolicArgs& args, const Parallel& parallel) {
               *position = place;
             ++position;
           });
-          args.differs[i] = differs;
+          request.differs[i] = differs;
         }
         row.clear();
       });
 }
 
-inline void fill_product(const SymbolicArgs& args, const Parallel& parallel) {
-  args.wide ? fill_product_as<uint32_t>(args, parallel) : fill_product_as<uint16_t>(args, parallel);
+inline void write_rows(const SymbolicRequest& request, const Parallel& parallel) {
+  request.wide ? write_rows_as<uint32_t>(request, parallel)
+               : write_rows_as<uint16_t>(request, parallel);
 }
 
 }  // namespace bppsa::BPPSA_ISA

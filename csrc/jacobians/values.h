@@ -1,11 +1,12 @@
 // Values of transposed Jacobians whose pattern is fixed.
 #pragma once
 
-#include "../cpu/activations.h"
-#include "../cpu/lanes.h"
-#include "../scan/workspace.h"
-#include "kernels.h"
-#include "window.h"
+#include "../requests/jacobians.h"
+#include "../simd/activations.h"
+#include "../simd/buffer.h"
+#include "../simd/lanes.h"
+#include "../simd/parallel.h"
+#include "max_pool.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -13,21 +14,21 @@ constexpr int64_t kValuesBlock = 4096;
 
 // Each template once, then copied to the rows that have it.
 template <typename T>
-void weights_as(const WeightArgs& args, const Parallel& parallel) {
-  const T* weight = static_cast<const T*>(args.weight);
-  T* values = static_cast<T*>(args.values);
-  const bool each_once = args.n == args.crow[args.rows];
-  Buffer<T> templates(each_once ? 0 : args.n);
+void weights_as(const WeightRequest& request, const Parallel& parallel) {
+  const T* weight = static_cast<const T*>(request.weight);
+  T* values = static_cast<T*>(request.values);
+  const bool each_once = request.n == request.crow[request.rows];
+  Buffer<T> templates(each_once ? 0 : request.n);
   T* gathered = each_once ? values : templates.data;
-  for_each_index(parallel, ceil_div(args.n, kValuesBlock), [&](int64_t block) {
-    const int64_t end = min(args.n, (block + 1) * kValuesBlock);
-    for (int64_t e = block * kValuesBlock; e < end; ++e) gathered[e] = weight[args.source[e]];
+  for_each_index(parallel, ceil_div(request.n, kValuesBlock), [&](int64_t block) {
+    const int64_t end = min(request.n, (block + 1) * kValuesBlock);
+    for (int64_t e = block * kValuesBlock; e < end; ++e) gathered[e] = weight[request.source[e]];
   });
   if (each_once) return;
-  for_each_index(parallel, args.rows, [&](int64_t row) {
-    const int32_t begin = args.crow[row];
-    std::memcpy(values + begin, gathered + args.first[row],
-                size_t(args.crow[row + 1] - begin) * sizeof(T));
+  for_each_index(parallel, request.rows, [&](int64_t row) {
+    const int32_t begin = request.crow[row];
+    std::memcpy(values + begin, gathered + request.first[row],
+                size_t(request.crow[row + 1] - begin) * sizeof(T));
   });
 }
 
@@ -48,13 +49,13 @@ BPPSA_INLINE Vec<T, W> derivative(Vec<T, W> x, T slope) {
 }
 
 template <Elementwise kFunction, typename T>
-void elementwise_of(const ElementwiseArgs& args, const Parallel& parallel) {
+void elementwise_of(const ElementwiseRequest& request, const Parallel& parallel) {
   constexpr int W = kMaxWidth<T>;
-  const T* x = static_cast<const T*>(args.x);
-  T* values = static_cast<T*>(args.values);
-  const T slope = T(args.slope);
-  for_each_index(parallel, ceil_div(args.n, kValuesBlock), [&](int64_t block) {
-    const int64_t end = min(args.n, (block + 1) * kValuesBlock);
+  const T* x = static_cast<const T*>(request.x);
+  T* values = static_cast<T*>(request.values);
+  const T slope = T(request.slope);
+  for_each_index(parallel, ceil_div(request.n, kValuesBlock), [&](int64_t block) {
+    const int64_t end = min(request.n, (block + 1) * kValuesBlock);
     int64_t i = block * kValuesBlock;
     for (; i + W <= end; i += W)
       store<T, W>(values + i, derivative<kFunction, T, W>(load<T, W>(x + i), slope));
@@ -67,36 +68,36 @@ void elementwise_of(const ElementwiseArgs& args, const Parallel& parallel) {
 }
 
 template <typename T>
-void elementwise_as(const ElementwiseArgs& args, const Parallel& parallel) {
-  switch (args.function) {
+void elementwise_as(const ElementwiseRequest& request, const Parallel& parallel) {
+  switch (request.function) {
     case Elementwise::relu:
-      return elementwise_of<Elementwise::relu, T>(args, parallel);
+      return elementwise_of<Elementwise::relu, T>(request, parallel);
     case Elementwise::leaky_relu:
-      return elementwise_of<Elementwise::leaky_relu, T>(args, parallel);
+      return elementwise_of<Elementwise::leaky_relu, T>(request, parallel);
     case Elementwise::tanh:
-      return elementwise_of<Elementwise::tanh, T>(args, parallel);
+      return elementwise_of<Elementwise::tanh, T>(request, parallel);
     case Elementwise::sigmoid:
-      return elementwise_of<Elementwise::sigmoid, T>(args, parallel);
+      return elementwise_of<Elementwise::sigmoid, T>(request, parallel);
     case Elementwise::silu:
-      return elementwise_of<Elementwise::silu, T>(args, parallel);
+      return elementwise_of<Elementwise::silu, T>(request, parallel);
   }
 }
 
 // Which pixel of a plane each window takes.
 template <typename T>
-void argmax_of_windows(const MaxPoolArgs& args, const T* input, int32_t* argmax) {
-  for (int64_t oy = 0; oy < args.y.out_size; ++oy)
-    for (int64_t ox = 0; ox < args.x.out_size; ++ox)
-      argmax[oy * args.x.out_size + ox] = argmax_of_window(args, input, oy, ox);
+void argmax_of_windows(const MaxPoolRequest& request, const T* input, int32_t* argmax) {
+  for (int64_t oy = 0; oy < request.y.out_size; ++oy)
+    for (int64_t ox = 0; ox < request.x.out_size; ++ox)
+      argmax[oy * request.x.out_size + ox] = argmax_of_window(request, input, oy, ox);
 }
 
 // Windows of 2 x 2, two apart and all inside: the common case, branch-free.
 template <typename T>
-void argmax_of_quads(const MaxPoolArgs& args, const T* input, int32_t* argmax) {
-  const int64_t width = args.x.size;
-  for (int64_t oy = 0; oy < args.y.out_size; ++oy) {
+void argmax_of_quads(const MaxPoolRequest& request, const T* input, int32_t* argmax) {
+  const int64_t width = request.x.size;
+  for (int64_t oy = 0; oy < request.y.out_size; ++oy) {
     const T *upper = input + 2 * oy * width, *lower = upper + width;
-    for (int64_t ox = 0; ox < args.x.out_size; ++ox) {
+    for (int64_t ox = 0; ox < request.x.out_size; ++ox) {
       const T a = upper[2 * ox], b = upper[2 * ox + 1], c = lower[2 * ox], d = lower[2 * ox + 1];
       int32_t where = int32_t(2 * oy * width + 2 * ox);
       const int32_t first = where;
@@ -106,7 +107,7 @@ void argmax_of_quads(const MaxPoolArgs& args, const T* input, int32_t* argmax) {
       const bool below = c > best || c != c;
       best = below ? c : best, where = below ? first + int32_t(width) : where;
       const bool last = d > best || d != d;
-      argmax[oy * args.x.out_size + ox] = last ? first + int32_t(width) + 1 : where;
+      argmax[oy * request.x.out_size + ox] = last ? first + int32_t(width) + 1 : where;
     }
   }
 }
@@ -135,36 +136,36 @@ BPPSA_INLINE void mark_quads(const T* in, T* out, int64_t width, int64_t x) {
   if constexpr (W > 1) mark_quads<T, (W > kMinWidth<T> ? W / 2 : 1)>(in, out, width, x);
 }
 
-inline bool is_quads(const MaxPoolArgs& args) {
+inline bool is_quads(const MaxPoolRequest& request) {
   const auto quad = [](const PoolAxis& p, const Axis& axis) {
     return p.kernel == 2 && p.stride == 2 && p.padding == 0 && p.dilation == 1 &&
            2 * axis.out_size <= axis.size;
   };
-  return quad(args.pool_y, args.y) && quad(args.pool_x, args.x);
+  return quad(request.pool_y, request.y) && quad(request.pool_x, request.x);
 }
 
 template <typename T>
-void max_pool_as(const MaxPoolArgs& args, const Parallel& parallel) {
-  const Axis &Y = args.y, &X = args.x;
+void max_pool_as(const MaxPoolRequest& request, const Parallel& parallel) {
+  const Axis &Y = request.y, &X = request.x;
   const int64_t entries = int64_t(Y.first[Y.size]) * X.first[X.size];
-  const bool quads = is_quads(args);
+  const bool quads = is_quads(request);
   const bool tiled = quads && 2 * Y.out_size == Y.size && 2 * X.out_size == X.size;
   if (tiled)
-    return for_each_index(parallel, args.planes, [&](int64_t plane) {
-      const T* input = static_cast<const T*>(args.input) + plane * entries;
-      T* value = static_cast<T*>(args.values) + plane * entries;
+    return for_each_index(parallel, request.planes, [&](int64_t plane) {
+      const T* input = static_cast<const T*>(request.input) + plane * entries;
+      T* value = static_cast<T*>(request.values) + plane * entries;
       for (int64_t row = 0; row < entries; row += 2 * X.size)
         mark_quads<T, kMaxWidth<T>>(input + row, value + row, X.size, 0);
     });
   for_each_index(
-      parallel, args.planes, [&] { return Buffer<int32_t>(Y.out_size * X.out_size); },
+      parallel, request.planes, [&] { return Buffer<int32_t>(Y.out_size * X.out_size); },
       [&](int64_t plane, Buffer<int32_t>& argmax) {
-        const T* input = static_cast<const T*>(args.input) + plane * Y.size * X.size;
-        T* value = static_cast<T*>(args.values) + plane * entries;
+        const T* input = static_cast<const T*>(request.input) + plane * Y.size * X.size;
+        T* value = static_cast<T*>(request.values) + plane * entries;
         if (quads)
-          argmax_of_quads(args, input, argmax.data);
+          argmax_of_quads(request, input, argmax.data);
         else
-          argmax_of_windows(args, input, argmax.data);
+          argmax_of_windows(request, input, argmax.data);
         int32_t pixel = 0;
         for (int64_t y = 0; y < Y.size; ++y)
           for (int64_t x = 0; x < X.size; ++x, ++pixel)

@@ -1,11 +1,12 @@
-// A recurrent layer as a chain: what the scan algorithms ask of a cell (cells/dense.h), for steps
-// (lo, hi] and samples [b0, b0 + n) of the layer.
+// A recurrent layer as a chain: what the scan algorithms ask of a chain (scan/walk.h), for steps
+// (lo, hi] and samples [b, b + n) of the layer.
 //
 // The state is h, for an LSTM h and c, each padded. The gradient that enters at hi and leaves at lo
 // is the caller's `carry`; the gradients of the pre-activations go to `d`, rows of (step, sample).
 #pragma once
 
-#include "weights.h"
+#include "../simd/products.h"
+#include "step.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -18,7 +19,7 @@ struct Slab {
   int64_t d_rows;  // from one step to the next
   ConstRows<T> kept;
   int64_t kept_rows;
-  bool travels = false;  // d, to a core that reads it
+  bool read_by_other_core = false;  // d, to a core that reads it
 
   int64_t steps() const { return hi - lo; }
 };
@@ -29,56 +30,56 @@ struct LayerChain {
   using T = typename Cell::T;
 
   const Layer<T>& layer;
-  const RecurrentBackwardArgs& args;
+  const RecurrentBackwardRequest& request;
   const BackwardWeights<T>& weights;
   const Slab<T> slab;
   T* const carry;  // n x state
   const RowsTimesMatrix<T> product;
 
-  LayerChain(const Layer<T>& layer, const RecurrentBackwardArgs& args,
+  LayerChain(const Layer<T>& layer, const RecurrentBackwardRequest& request,
              const BackwardWeights<T>& weights, const Slab<T>& slab, T* carry)
       : layer(layer),
-        args(args),
+        request(request),
         weights(weights),
         slab(slab),
         carry(carry),
         product(rows_times_matrix<T>(state(layer))) {}
 
   static int64_t state(const Layer<T>& layer) {
-    return layer.padded_P + (Cell::kCarriesCell ? layer.padded : 0);
+    return layer.padded_P + (Cell::kStates == 2 ? layer.padded : 0);
   }
 
   int64_t steps() const { return slab.steps(); }
   int64_t batch() const { return slab.n; }
-  int64_t H() const { return state(layer); }
+  int64_t state_width() const { return state(layer); }
   int64_t scratch(int64_t n) const { return n * (slab.d.ld + layer.padded); }
 
   void last(int64_t b, int64_t n, T* g) const {
-    std::memcpy(g, carry + b * H(), n * H() * sizeof(T));
+    std::memcpy(g, carry + b * state_width(), n * state_width() * sizeof(T));
   }
   void first(int64_t b, int64_t n, const T* g) const {
-    std::memcpy(carry + b * H(), g, n * H() * sizeof(T));
+    std::memcpy(carry + b * state_width(), g, n * state_width() * sizeof(T));
   }
 
   template <bool Final>
   BPPSA_INLINE void step(int64_t t, int64_t b, int64_t n, const T* g, T* out, T* scratch) const {
     BackwardStep<T> s = of_step(t, b);
     s.n = n;
-    s.g = {g, H()};
-    s.direct = direct(args, slab.lo + t - 1, slab.b + b);
+    s.g = {g, state_width()};
+    s.direct = direct(request, slab.lo + t - 1, slab.b + b);
     s.d = Final ? slab.d.from((t - 1) * slab.d_rows + b) : Rows<T>{scratch, slab.d.ld};
-    if (Final && slab.travels && t > kAhead)
+    if (Final && slab.read_by_other_core && t > kAhead)
       prefetch_to_write(s.d[-kAhead * slab.d_rows], n * slab.d.ld);
-    s.out = {out, H()};
+    s.out = {out, state_width()};
     s.scratch = scratch + n * slab.d.ld;
     if (Final && __builtin_constant_p(n == 1) && n == 1)
-      Cell::backward(layer, weights, s);
+      backward_step<Cell>(layer, weights, s);
     else
       backward(s);
   }
 
   void materialise(int64_t t, int64_t b, T* P) const {
-    const int64_t S = H();
+    const int64_t S = state_width();
     Buffer<T> memory(S * S + scratch(S));
     std::memset(memory.data, 0, S * S * sizeof(T));
     for (int64_t i = 0; i < S; ++i) memory.data[i * (S + 1)] = 1;
@@ -89,44 +90,47 @@ struct LayerChain {
     BackwardStep<T> s = of_step(t, b);
     s.kept.ld = s.h.ld = s.h_prev.ld = s.c_prev.ld = 0;
     s.n = rows;
-    s.g = {P, H()};
+    s.g = {P, state_width()};
     s.d = {scratch, slab.d.ld};
-    s.out = {out, H()};
+    s.out = {out, state_width()};
     s.scratch = scratch + rows * slab.d.ld;
     backward(s);
   }
 
   // u_t for t = 1 ... T; no gradient reaches h_0 directly.
-  static ConstRows<T> direct(const RecurrentBackwardArgs& args, int64_t t, int64_t b) {
-    if (!args.grad || t == 0) return {};
-    const T* first = static_cast<const T*>(args.grad);
-    return {first + (t - 1) * args.grad_stride[0] + b * args.grad_stride[1], args.grad_stride[1]};
+  static ConstRows<T> direct(const RecurrentBackwardRequest& request, int64_t t, int64_t b) {
+    if (!request.grad || t == 0) return {};
+    const T* first = static_cast<const T*>(request.grad);
+    return {first + (t - 1) * request.grad_stride[0] + b * request.grad_stride[1],
+            request.grad_stride[1]};
   }
 
   // dL/d(state T) of samples [b, b + n), as rows of the chain's state.
-  static void enter(const Layer<T>& layer, const RecurrentBackwardArgs& args, int64_t b, int64_t n,
-                    T* g) {
-    const ConstRows<T> u = direct(args, layer.steps, b);
-    const T* last_h = static_cast<const T*>(args.grad_hn);
-    const T* last_c = static_cast<const T*>(args.grad_cn);
+  static void enter(const Layer<T>& layer, const RecurrentBackwardRequest& request, int64_t b,
+                    int64_t n, T* g) {
+    const ConstRows<T> u = direct(request, layer.steps, b);
+    const T* last_h = static_cast<const T*>(request.grad_hn);
+    const T* last_c = static_cast<const T*>(request.grad_cn);
     const int64_t P = layer.P, H = layer.H;
     for (int64_t r = 0; r < n; ++r, g += state(layer)) {
       copy_padded(P, u ? u[r] : nullptr, g);
       if (last_h)
         for (int64_t p = 0; p < P; ++p) g[p] += last_h[(b + r) * P + p];
-      if (Cell::kCarriesCell)
+      if (Cell::kStates == 2)
         copy_padded(H, last_c ? last_c + (b + r) * H : nullptr, g + layer.padded_P);
     }
   }
 
   // dL/d(state 0) to the results of the layer.
-  static void leave(const Layer<T>& layer, const RecurrentBackwardArgs& args, int64_t b, int64_t n,
-                    const T* g) {
+  static void leave(const Layer<T>& layer, const RecurrentBackwardRequest& request, int64_t b,
+                    int64_t n, const T* g) {
     const int64_t P = layer.P, H = layer.H;
     for (int64_t r = 0; r < n; ++r, g += state(layer)) {
-      if (args.grad_h0) std::memcpy(static_cast<T*>(args.grad_h0) + (b + r) * P, g, P * sizeof(T));
-      if (args.grad_c0)
-        std::memcpy(static_cast<T*>(args.grad_c0) + (b + r) * H, g + layer.padded_P, H * sizeof(T));
+      if (request.grad_h0)
+        std::memcpy(static_cast<T*>(request.grad_h0) + (b + r) * P, g, P * sizeof(T));
+      if (request.grad_c0)
+        std::memcpy(static_cast<T*>(request.grad_c0) + (b + r) * H, g + layer.padded_P,
+                    H * sizeof(T));
     }
   }
 
@@ -134,17 +138,17 @@ struct LayerChain {
   static constexpr int64_t kAhead = 8;  // steps
 
   __attribute__((noinline)) void backward(const BackwardStep<T>& s) const {
-    Cell::backward(layer, weights, s);
+    backward_step<Cell>(layer, weights, s);
   }
 
-  // What the maths of step lo + t of samples b0 + b and on reads.
+  // What the maths of step lo + t of samples slab.b + b and on reads.
   BPPSA_INLINE BackwardStep<T> of_step(int64_t t, int64_t b) const {
     const int64_t step = slab.lo + t, sample = slab.b + b;
     BackwardStep<T> s{};
     s.kept = slab.kept.from((t - 1) * slab.kept_rows + b);
     s.h = layer.h(step, sample);
     s.h_prev = layer.h(step - 1, sample);
-    if constexpr (Cell::kCarriesCell) {
+    if constexpr (Cell::kStates == 2) {
       s.c_prev = layer.c(step - 1, sample);
       s.c_width = layer.c_width(step - 1);
     }

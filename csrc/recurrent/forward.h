@@ -5,7 +5,8 @@
 // thread's samples share (nor next to one: the cores fetch ahead).
 #pragma once
 
-#include "weights.h"
+#include "../simd/parallel.h"
+#include "step.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -63,22 +64,22 @@ void forward_group(const Layer<T>& layer, const PackedWeights<Cell>& weights, T*
                    int64_t samples) {
   const int64_t n = kAlone ? 1 : samples;
   const int64_t H = layer.H, P = layer.P;
-  const int64_t width = whole_vectors<T>(H), shown_width = whole_vectors<T>(P);
-  const bool keeps_all = Cell::kKept && layer.args.kept_width == Cell::kKept * layer.padded;
+  const int64_t width = whole_vectors<T>(H), output_width = whole_vectors<T>(P);
+  const bool keeps_all = Cell::kKept && layer.request.kept_width == Cell::kKept * layer.padded;
   InputPart<Cell> input(layer, weights, b, n);
-  Buffer<T> memory(n * (3 * width + 2 * shown_width + Cell::kKept * layer.padded));
+  Buffer<T> memory(n * (3 * width + 2 * output_width + Cell::kKept * layer.padded));
   T* next = memory.data;
   const auto rows = [&](int64_t ld) {
     const Rows<T> taken{next, ld};
     next += n * ld;
     return taken;
   };
-  Rows<T> h = rows(shown_width), h_next = rows(shown_width);
+  Rows<T> h = rows(output_width), h_next = rows(output_width);
   const Rows<T> c = rows(width), unprojected = rows(layer.w_hr ? width : 0);
   const Rows<T> gates = rows(Cell::kKept * layer.padded);
   for (int64_t r = 0; r < n; ++r) {
-    copy_padded(P, layer.args.h0 ? layer.h(0, b)[r] : nullptr, h[r]);
-    if (Cell::kCarriesCell) copy_padded(H, layer.args.c0 ? layer.c(0, b)[r] : nullptr, c[r]);
+    copy_padded(P, layer.request.h0 ? layer.h(0, b)[r] : nullptr, h[r]);
+    if (Cell::kStates == 2) copy_padded(H, layer.request.c0 ? layer.c(0, b)[r] : nullptr, c[r]);
   }
 
   ForwardStep<T> step{};
@@ -90,31 +91,32 @@ void forward_group(const Layer<T>& layer, const PackedWeights<Cell>& weights, T*
     step.h = {h.data, h.ld};
     step.out = layer.w_hr ? unprojected : h_next;
     step.gates = keeps_all ? layer.kept(t, b) : gates;
-    if constexpr (Cell::kCarriesCell) step.kept_c = layer.kept_c(t, b);
+    if constexpr (Cell::kStates == 2) step.kept_c = layer.kept_c(t, b);
     const Rows<T> output = layer.output(t, b);
-    step.shown = layer.w_hr ? Rows<T>{} : output;
-    Cell::forward(*weights, step);
+    step.output = layer.w_hr ? Rows<T>{} : output;
+    forward_step<Cell>(*weights, step);
     if (layer.w_hr) {
-      weights.projection()(n, unprojected.data, width, nullptr, 0, 0, h_next.data, shown_width);
+      weights.projection()(n, unprojected.data, width, nullptr, 0, 0, h_next.data, output_width);
       for (int64_t r = 0; r < n; ++r) copy_units(P, h_next[r], output[r]);
     }
     const Rows<T> swap = h;
     h = h_next;
     h_next = swap;
   }
-  if constexpr (Cell::kCarriesCell)
+  if constexpr (Cell::kStates == 2)
     for (int64_t r = 0; r < n; ++r) std::memcpy(c_n + (b + r) * H, c[r], H * sizeof(T));
 }
 
-template <class Cell, typename T = typename Cell::T>
-void layer_forward(const RecurrentForwardArgs& args, const Parallel& parallel) {
-  const Layer<T> layer(args);
+template <class Cell>
+void layer_forward(const RecurrentForwardRequest& request, const Parallel& parallel) {
+  using T = typename Cell::T;
+  const Layer<T> layer(request);
   const PackedWeights<Cell> weights(layer);
-  const Groups groups(layer.B, parallel.threads);
+  const SampleGroups groups(layer.B, parallel.threads);
   for_each_index(parallel, groups.count, [&](int64_t i) {
     const auto forward =
         groups.size(i) == 1 ? forward_group<Cell, true> : forward_group<Cell, false>;
-    forward(layer, weights, static_cast<T*>(args.c_n), groups.begin(i), groups.size(i));
+    forward(layer, weights, static_cast<T*>(request.c_n), groups.begin(i), groups.size(i));
   });
 }
 

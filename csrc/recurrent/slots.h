@@ -9,12 +9,10 @@
 //                        activated as they lie
 #pragma once
 
-#include "../cpu/activations.h"
-#include "weights.h"
+#include "../simd/activations.h"
+#include "packed_weights.h"
 
 namespace bppsa::BPPSA_ISA {
-
-enum class Activation { none, sigmoid, tanh };
 
 template <Activation f, typename T, int W>
 BPPSA_INLINE Vec<T, W> activate(Vec<T, W> z) {
@@ -23,11 +21,11 @@ BPPSA_INLINE Vec<T, W> activate(Vec<T, W> z) {
   return z;
 }
 
-// f(Width<0>{}), f(Width<1>{}), ... f(Width<n - 1>{}).
+// f(Constant<0>{}), f(Constant<1>{}), ... f(Constant<n - 1>{}).
 template <int n, int i = 0, class F>
 BPPSA_INLINE void unrolled(const F& f) {
   if constexpr (i < n) {
-    f(Width<i>{});
+    f(Constant<i>{});
     unrolled<n, i + 1>(f);
   }
 }
@@ -77,8 +75,8 @@ BPPSA_INLINE void pre_activate(const ForwardWeights<T>& w, const ForwardStep<T>&
   const auto multiply_add = [&](auto from, auto apart, int64_t K, const ConstRows<T>& rows,
                                 const T* panels) __attribute__((always_inline)) {
     constexpr Slots<kSlots> slots = decltype(from)::slots;
-    constexpr int64_t kColumns = slots.template columns<T>(W);
-    const T* panel = panels + slots.template columns<T>(k) * K;
+    constexpr int64_t kColumns = columns_of<T>(slots, W);
+    const T* panel = panels + columns_of<T>(slots, k) * K;
     const T* a = rows[row];
     const auto step = [&](V(&part)[MR][NV], int64_t i) __attribute__((always_inline)) {
       int column = W == kWidth ? slots.used(first) : first;
@@ -98,8 +96,8 @@ BPPSA_INLINE void pre_activate(const ForwardWeights<T>& w, const ForwardStep<T>&
         for (; i < K; ++i) step(sum[0], i);
     }
   };
-  multiply_add(FromH{}, Width<0>{}, w.P, s.h, w.h);
-  if (!s.x_part) multiply_add(FromX{}, Width<kApart>{}, w.I, s.x, w.x);
+  multiply_add(FromH{}, Constant<0>{}, w.P, s.h, w.h);
+  if (!s.x_part) multiply_add(FromX{}, Constant<kApart>{}, w.I, s.x, w.x);
   for (int r = 0; r < MR; ++r)
     for (int v = 0; v < NV; ++v) {
       const int64_t column = kSlots * k + (first + v) * kWidth;
@@ -109,7 +107,7 @@ BPPSA_INLINE void pre_activate(const ForwardWeights<T>& w, const ForwardStep<T>&
         z = used_of<FromH, W, T>(first + v, z) + used_of<FromX, W, T>(first + v, sum_x[r][v]);
       if (s.x_part && (W < kWidth || FromX::slots.gate[first + v] >= 0)) {
         const int in_block = W == kWidth ? FromX::slots.used(first + v) : first + v;
-        const T* from = s.x_part[row + r] + FromX::slots.template columns<T>(k) + in_block * kWidth;
+        const T* from = s.x_part[row + r] + columns_of<T>(FromX::slots, k) + in_block * kWidth;
         z += used_of<FromX, W, T>(first + v, load<T, kWidth>(from));
       }
       store<T, kWidth>(s.gates[row + r] + column, z + load<T, kWidth>(w.bias + column));
@@ -157,7 +155,18 @@ BPPSA_INLINE void finish_block(const ForwardWeights<T>& w, const ForwardStep<T>&
       });
     });
   }
-  Cell::template finish<L>(w, s, slot, row, k);
+  using V = Vec<T, L::kAll>;
+  UnitState<V> before{};
+  if constexpr (Cell::kStates == 2)
+    before.c = L::load(s.c[row] + k, s.c.ld);
+  else
+    before.h = L::load_first(s.h[row] + k, s.h.ld, w.H - k);
+  const UnitState<V> after = Cell::template step<VectorMath<T, L::kAll>>(slot, before);
+  if constexpr (Cell::kStates == 2) L::store(s.c_next[row] + k, s.c_next.ld, after.c);
+  L::store(s.out[row] + k, s.out.ld, after.h);
+  if constexpr (Cell::kStates == 2)
+    if (s.kept_c) L::store(s.kept_c[row] + k, s.kept_c.ld, after.c);
+  if (s.output) L::store_first(s.output[row] + k, s.output.ld, after.h, w.H - k);
   for (int i = 0; i < kSlots; ++i) L::store(z + i * W, s.gates.ld, slot[i]);
 }
 

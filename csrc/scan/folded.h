@@ -1,38 +1,25 @@
-// The chunked scan of a diagonal cell: all chunks side by side.
+// The chunked scan of a diagonal chain: all chunks side by side.
 //
 //   1. each of K chunks composes its map, (product, shift) for each element
 //   2. the carries are passed from chunk to chunk
 //   3. the chunks are replayed from their carries, and the steps that are left over after them
 //
-// Phases 1 and 3 are walks of the folded cell, whose samples are the chunks of the samples: with
+// Phases 1 and 3 are walks of the folded chain, whose samples are the chunks of the samples: with
 // few elements a walk waits for its own last step, many chunks side by side fill that time, so
 // that this pays on a single core too. Phase 2 is K steps of the sort that the chain itself has.
 //
-// It asks of a cell what linear_scan does, and fold, compose, walk and size (cells/diagonal.h).
+// It asks of a chain what linear_scan does, and fold, compose, walk and size
+// (cpu/diagonal_chain.h).
 //
-// The rule of trust is that of segment.h, element by element, with maps in double. Then a product
-// of float32 decays cannot underflow where the walk would not have: 2^-1074 times the largest
-// float32 is nothing in float32. For float64 the product must not have been tiny on its way,
-// unless the carry is no larger than 1, when the walk underflows as well. An element out of range
-// is walked, in company, and is alone in taking what the walk found.
+// The rule of trust is TrustedElement's, element by element, with maps in double. An element out of
+// range is walked, in company, and is alone in taking what the walk found.
 #pragma once
 
-#include "linear.h"
+#include "scan.h"
 
 namespace bppsa::BPPSA_ISA {
 
-template <typename T>
-struct DiagonalRange;
-template <>
-struct DiagonalRange<float> {
-  static constexpr double large = 0x1p20, tiny = 0;
-};
-template <>
-struct DiagonalRange<double> {
-  static constexpr double large = 0x1p20, tiny = 0x1p-900;
-};
-
-// Of each element of each sample of the folded cell.
+// Of each element of each sample of the folded chain.
 struct ElementMaps {
   const int64_t count;
   Buffer<double> memory;
@@ -45,26 +32,25 @@ struct ElementMaps {
   // out = product g + shift; returns whether that can be trusted.
   template <typename T>
   bool apply(int64_t i, T g, T& out) const {
-    using Range = DiagonalRange<T>;
     const double size = product[i] < 0 ? -product[i] : product[i];
     out = T(product[i] * double(g) + shift[i]);
-    return size <= Range::large && (least[i] >= Range::tiny || (g <= 1 && g >= -1)) &&
-           out - out == 0;
+    return size <= TrustedElement<T>::large &&
+           (least[i] >= TrustedElement<T>::tiny || (g <= 1 && g >= -1)) && out - out == 0;
   }
 };
 
-template <class Cell>
-void folded_scan(const Cell& cell, int64_t chunk, const Parallel& parallel) {
-  using T = typename Cell::T;
-  const int64_t K = cell.steps() / chunk, E = cell.H(), samples = cell.batch();
-  if (K < 2) return linear_scan(cell, parallel);
-  const Cell folded = cell.fold(chunk);
+template <class Chain>
+void folded_scan(const Chain& chain, int64_t chunk, const Parallel& parallel) {
+  using T = typename Chain::T;
+  const int64_t K = chain.steps() / chunk, E = chain.state_width(), samples = chain.batch();
+  if (K < 2) return linear_scan(chain, parallel);
+  const Chain folded = chain.fold(chunk);
   const int64_t composed = (K - 1) * samples;  // chunk 0 passes its carry to no other
   const ElementMaps maps(composed * E);
   Buffer<T> carries(K * samples * E);  // g at the end of a chunk, and after its replay at its start
   const auto carry = [&](int64_t k, int64_t b) { return carries.data + (k * samples + b) * E; };
 
-  const Groups composing(composed, parallel.threads);
+  const SampleGroups composing(composed, parallel.threads);
   for_each_index(parallel, composing.count, [&](int64_t i) {
     const int64_t b = composing.begin(i), at = b * E;
     folded.compose(b + samples, composing.size(i), maps.product + at, maps.shift + at,
@@ -72,7 +58,7 @@ void folded_scan(const Cell& cell, int64_t chunk, const Parallel& parallel) {
   });
 
   const auto cross = [&](int64_t k, int64_t b, T* walked) {
-    const int64_t size = cell.size(b), at = ((k - 1) * samples + b) * E;
+    const int64_t size = chain.size(b), at = ((k - 1) * samples + b) * E;
     const T* g = carry(k, b);
     T* next = carry(k - 1, b);
     bool trusted = true;
@@ -84,23 +70,23 @@ void folded_scan(const Cell& cell, int64_t chunk, const Parallel& parallel) {
       if (!maps.apply(at + e, g[e], next[e])) next[e] = walked[e];
   };
   for_each_index(
-      parallel, samples, [&] { return Walker<Cell>(cell, 1); },
-      [&](int64_t b, Walker<Cell>& walker) {
-        cell.last(b, 1, carry(K - 1, b));
+      parallel, samples, [&] { return Walker<Chain>(chain, 1); },
+      [&](int64_t b, Walker<Chain>& walker) {
+        chain.last(b, 1, carry(K - 1, b));
         for (int64_t k = K - 1; k > 0; --k) cross(k, b, walker.g);
       });
 
-  const Groups replayed(K * samples, parallel.threads);
+  const SampleGroups replayed(K * samples, parallel.threads);
   for_each_index(parallel, replayed.count, [&](int64_t i) {
     const int64_t b = replayed.begin(i);
     folded.template walk<true>(chunk, 0, b, replayed.size(i), carry(0, b));
   });
 
-  const Groups rest(samples, parallel.threads);
+  const SampleGroups rest(samples, parallel.threads);
   for_each_index(parallel, rest.count, [&](int64_t i) {
     const int64_t b = rest.begin(i), n = rest.size(i);
-    cell.template walk<true>(cell.steps() % chunk, 0, b, n, carry(0, b));
-    cell.first(b, n, carry(0, b));
+    chain.template walk<true>(chain.steps() % chunk, 0, b, n, carry(0, b));
+    chain.first(b, n, carry(0, b));
   });
 }
 

@@ -3,20 +3,20 @@
 //   grad_values[e] = sum over p: grad[c][p] * source[e.channel][p + e.tap]     e an entry of c
 //   grad_bias[c]   = sum over p: grad[c][p]
 //
-// A thread owns a share of the channels. For each tile it loads a channel's gradient once, into
+// A thread owns a share of the channels. For each patch it loads a channel's gradient once, into
 // registers, and walks through the channel's entries: one load and one multiply-add a vector, then
 // the lanes' sum, which costs less than to carry a vector of partial sums an entry through memory.
 #pragma once
 
-#include "pattern.h"
-#include "source.h"
-#include "window.h"
+#include "padded_image.h"
+#include "pool.h"
+#include "survivors.h"
 
 namespace bppsa::BPPSA_ISA {
 
 template <typename T>
 struct Correlate {
-  Pattern pattern;
+  Survivors survivors;
   const int64_t* tap;
   const T* source;
   int64_t source_channel;
@@ -35,7 +35,7 @@ BPPSA_INLINE Vec<T, W> without_first_lanes(Vec<T, W> v, int n) {
 }
 
 template <typename T, int W, int Pixels, int Groups, int Vectors>
-void correlate_tile(const Correlate<T>& job, const Tile& tile, int64_t begin, int64_t end) {
+void correlate_patch(const Correlate<T>& job, const Patch& patch, int64_t begin, int64_t end) {
   using V = Vec<T, W>;
   constexpr int M = Groups * Vectors, N = Pixels * M, kParts = N < 4 ? N : 4;
   const auto total = [](const V(&part)[kParts]) {
@@ -43,28 +43,28 @@ void correlate_tile(const Correlate<T>& job, const Tile& tile, int64_t begin, in
     for (int i = 1; i < kParts; ++i) all += part[i];
     return sum<T, W>(all);
   };
-  const T* source = job.source + tile.there;
+  const T* source = job.source + patch.there;
   for (int64_t c = begin; c < end; ++c) {
     V g[N];
     for (int i = 0; i < N; ++i) {
       const int64_t here = i % M / Vectors * job.grid.here_column + i % Vectors * W;
-      const int64_t offset = c * job.grad_channel + tile.here + here;
+      const int64_t offset = c * job.grad_channel + patch.here + here;
       if constexpr (Pixels == 1)
         g[i] = job.grad.template at<W>(offset);
       else
         g[i] = job.grad.template pixel<W>(offset, i / M);
     }
     if constexpr (Vectors == 1)
-      if (tile.skip)
-        for (int i = 0; i < N; ++i) g[i] = without_first_lanes<T, W>(g[i], tile.skip);
+      if (patch.skip)
+        for (int i = 0; i < N; ++i) g[i] = without_first_lanes<T, W>(g[i], patch.skip);
     if (job.grad_bias) {
       V part[kParts] = {};
       for (int i = 0; i < N; ++i) part[i % kParts] += g[i];
       job.grad_bias[c] += total(part);
     }
     if (!job.grad_values) continue;
-    for (int64_t e = job.pattern.rows[c]; e < job.pattern.rows[c + 1]; ++e) {
-      const Entry entry = job.pattern.entries[e];
+    for (int64_t e = job.survivors.rows[c]; e < job.survivors.rows[c + 1]; ++e) {
+      const Entry entry = job.survivors.entries[e];
       const T* p = source + entry.channel * job.source_channel + job.tap[entry.tap];
       V product[kParts] = {};
       for (int i = 0; i < N; ++i) {
@@ -79,22 +79,22 @@ void correlate_tile(const Correlate<T>& job, const Tile& tile, int64_t begin, in
 
 template <typename T, int W, int Pixels>
 void correlate_as(const Correlate<T>& job, const Parallel& parallel) {
-  constexpr int kMost = kTileVectors / Pixels;
-  const Tiles tiles(job.grid, W, kMost);
-  const Pattern& pattern = job.pattern;
+  constexpr int kMost = kPatchVectors / Pixels;
+  const Patches patches(job.grid, W, kMost);
+  const Survivors& survivors = job.survivors;
   const int64_t shares = parallel.threads;
   for_each_index(parallel, shares, [&](int64_t share) {
-    const int64_t begin = pattern.channel_at(pattern.work() * share / shares);
-    const int64_t end = pattern.channel_at(pattern.work() * (share + 1) / shares);
+    const int64_t begin = survivors.channel_at(survivors.work() * share / shares);
+    const int64_t end = survivors.channel_at(survivors.work() * (share + 1) / shares);
     const auto clear = [](T* from, int64_t first, int64_t last) {
       if (from) std::memset(from + first, 0, (last - first) * sizeof(T));
     };
-    clear(job.grad_values, pattern.rows[begin], pattern.rows[end]);
+    clear(job.grad_values, survivors.rows[begin], survivors.rows[end]);
     clear(job.grad_bias, begin, end);
-    for (int64_t t = 0; t < tiles.size(); ++t)
-      with_tile<kMost>(tiles[t], [&](auto groups, auto vectors) {
-        correlate_tile<T, W, Pixels, decltype(groups)::value, decltype(vectors)::value>(
-            job, tiles[t], begin, end);
+    for (int64_t t = 0; t < patches.size(); ++t)
+      with_patch<kMost>(patches[t], [&](auto groups, auto vectors) {
+        correlate_patch<T, W, Pixels, decltype(groups)::value, decltype(vectors)::value>(
+            job, patches[t], begin, end);
       });
   });
 }

@@ -4,21 +4,21 @@
 //
 // and a ReLU of that, or the maximum of a window of four pixels, all of them in registers.
 //
-// A thread takes a tile of pixels and samples and walks through channels; a channel's entries are
-// summed in registers, one load and one multiply-add a vector. What a tile's entries read stays in
+// A thread takes a patch of pixels and samples and walks through channels; a channel's entries are
+// summed in registers, one load and one multiply-add a vector. What a patch's entries read stays in
 // the second-level cache from channel to channel. Shares are equal in entries x vectors, and every
-// result is computed by one thread in one order. The addend comes last, as in cpu/tile.h.
+// result is computed by one thread in one order. The addend comes last, as in simd/tile.h.
 #pragma once
 
-#include "pattern.h"
-#include "source.h"
-#include "window.h"
+#include "padded_image.h"
+#include "pool.h"
+#include "survivors.h"
 
 namespace bppsa::BPPSA_ISA {
 
 template <typename T>
 struct Gather {
-  Pattern pattern;
+  Survivors survivors;
   const T* values;
   const T* bias;       // or null
   const int64_t* tap;  // offset in the source, by tap
@@ -33,13 +33,13 @@ struct Gather {
 };
 
 template <typename T, int W, int Pixels, int Groups, int Vectors>
-void gather_tile(const Gather<T>& job, const Tile& tile, int64_t begin, int64_t end) {
+void gather_patch(const Gather<T>& job, const Patch& patch, int64_t begin, int64_t end) {
   using V = Vec<T, W>;
-  const T* source = job.source + tile.there;
+  const T* source = job.source + patch.there;
   for (int64_t c = begin; c < end; ++c) {
     V acc[Groups][Vectors][Pixels] = {};
-    for (int64_t e = job.pattern.rows[c]; e < job.pattern.rows[c + 1]; ++e) {
-      const Entry entry = job.pattern.entries[e];
+    for (int64_t e = job.survivors.rows[c]; e < job.survivors.rows[c + 1]; ++e) {
+      const Entry entry = job.survivors.entries[e];
       const T* p = source + entry.channel * job.source_channel + job.tap[entry.tap];
       const V value = splat<T, W>(job.values[e]);
       for (int k = 0; k < Pixels; ++k) {
@@ -52,7 +52,7 @@ void gather_tile(const Gather<T>& job, const Tile& tile, int64_t begin, int64_t 
     const V addend = splat<T, W>(job.bias ? job.bias[c] : T(0));
     for (int g = 0; g < Groups; ++g)
       for (int v = 0; v < Vectors; ++v) {
-        const int64_t to = c * job.out_channel + tile.here + g * job.grid.here_column + v * W;
+        const int64_t to = c * job.out_channel + patch.here + g * job.grid.here_column + v * W;
         for (V& pixel : acc[g][v]) pixel += addend;
         if constexpr (Pixels == 1) {
           store<T, W>(job.out + to, job.relu ? relu<T, W>(acc[g][v][0]) : acc[g][v][0]);
@@ -67,29 +67,30 @@ void gather_tile(const Gather<T>& job, const Tile& tile, int64_t begin, int64_t 
 
 template <typename T, int W, int Pixels>
 void gather_as(const Gather<T>& job, const Parallel& parallel) {
-  constexpr int kMost = kTileVectors / Pixels;
-  const Tiles tiles(job.grid, W, kMost);
-  const Pattern& pattern = job.pattern;
-  // A place in the order of tiles, and of channels within a tile.
+  constexpr int kMost = kPatchVectors / Pixels;
+  const Patches patches(job.grid, W, kMost);
+  const Survivors& survivors = job.survivors;
+  // A place in the order of patches, and of channels within a patch.
   struct Place {
-    int64_t tile, channel;
+    int64_t patch, channel;
   };
   const int64_t shares = parallel.threads;
   const auto place = [&](int64_t share) -> Place {
-    if (share == shares) return {tiles.size(), 0};
-    const double vectors = double(tiles.vectors()) * share / shares;
-    const int64_t tile = tiles.holding(int64_t(vectors));
-    const double part = (vectors - tiles[tile].before) / (tiles[tile].groups * tiles[tile].vectors);
-    return {tile, pattern.channel_at(int64_t(part * pattern.work()))};
+    if (share == shares) return {patches.size(), 0};
+    const double vectors = double(patches.vectors()) * share / shares;
+    const int64_t patch = patches.holding(int64_t(vectors));
+    const double part =
+        (vectors - patches[patch].before) / (patches[patch].groups * patches[patch].vectors);
+    return {patch, survivors.channel_at(int64_t(part * survivors.work()))};
   };
   for_each_index(parallel, shares, [&](int64_t share) {
     const Place from = place(share), to = place(share + 1);
-    for (int64_t t = from.tile; t <= min(to.tile, tiles.size() - 1); ++t) {
-      const int64_t begin = t == from.tile ? from.channel : 0;
-      const int64_t end = t == to.tile ? to.channel : pattern.channels;
-      with_tile<kMost>(tiles[t], [&](auto groups, auto vectors) {
-        gather_tile<T, W, Pixels, decltype(groups)::value, decltype(vectors)::value>(job, tiles[t],
-                                                                                     begin, end);
+    for (int64_t t = from.patch; t <= min(to.patch, patches.size() - 1); ++t) {
+      const int64_t begin = t == from.patch ? from.channel : 0;
+      const int64_t end = t == to.patch ? to.channel : survivors.channels;
+      with_patch<kMost>(patches[t], [&](auto groups, auto vectors) {
+        gather_patch<T, W, Pixels, decltype(groups)::value, decltype(vectors)::value>(
+            job, patches[t], begin, end);
       });
     }
   });

@@ -1,37 +1,21 @@
 """The CUDA scans of csrc/cuda, run thread by thread on the host.
 
-There need be no GPU: the kernels' own sources are compiled with g++ against csrc/cuda/emulator.h,
-which runs every CUDA thread as a fiber, in an order that depends on a seed, with scratch and shared
-memory full of NaN. What is tested is what the device would do with the same indices, barriers,
-shuffles and launches; what is not is named in the emulator.
+There need be no GPU: the kernels' own sources are compiled with g++ against
+csrc/testing/emulator.h, which runs every CUDA thread as a fiber, in an order that depends on a
+seed, with scratch and shared memory full of NaN. What is tested is what the device would do with
+the same indices, barriers, shuffles and launches; what is not is named in the emulator.
 
 Letters: T steps, B samples, H states.
 """
 
-import ctypes
 import math
 from typing import NamedTuple
 
 import pytest
 import torch
-from support.emulation import DEVICE, LIMITS, compiled, name_of, needs_gxx, numbers, pointers
+from support.emulation import DenseScanRequest, compiled, needs_gxx, plan_of, run, scan_request
 
 pytestmark = needs_gxx
-
-
-class Request(ctypes.Structure):
-    """Mirrors Request in csrc/cuda/emulate.cpp."""
-
-    _fields_ = [
-        *pointers("jac_t", "grad", "out"),
-        ("jac_strides", ctypes.c_int64 * 4),
-        ("grad_strides", ctypes.c_int64 * 3),
-        *numbers("T", "B", "H"),
-        ("dtype", ctypes.c_char_p),
-        ("algorithm", ctypes.c_char_p),
-        *numbers("chunk", "levels", "adjoint"),
-        *DEVICE,
-    ]
 
 
 class Result(NamedTuple):
@@ -41,12 +25,9 @@ class Result(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    return compiled("emulate.cpp", tmp_path_factory.mktemp("emulation"))
+def scan():
+    driver = compiled("scans").emulate_dense
 
-
-@pytest.fixture(scope="session")
-def scan(library):
     def scan(
         jac_t, grad, algorithm="linear", chunk=1, levels=0, adjoint=False, hard=False, **device
     ):
@@ -54,20 +35,10 @@ def scan(library):
         walked around, and the result be right by luck."""
         T, B, H, _ = jac_t.shape
         out = torch.full((T + 1, B, H), math.nan, dtype=jac_t.dtype)
-        request = Request(
-            jac_t.data_ptr(),
-            grad.data_ptr(),
-            out.data_ptr(),
-            jac_t.stride(),
-            grad.stride(),
-            *(T, B, H),
-            *(name_of(jac_t.dtype), algorithm.encode(), chunk, levels, adjoint),
-            **(LIMITS | device),
-        )
-        failed = library.emulate(ctypes.byref(request))
-        assert not failed, request.launches.decode()
-        assert hard or request.untrusted == 0
-        return Result(out, request.launches.decode().splitlines(), request.untrusted)
+        request = scan_request(DenseScanRequest, jac_t, grad, out, adjoint)
+        answer = run(driver, request, plan_of(algorithm, chunk, levels), **device)
+        assert hard or answer.untrusted == 0
+        return Result(out, answer.launches, answer.untrusted)
 
     return scan
 

@@ -1,4 +1,4 @@
-"""The CUDA kernels on sparse Jacobians, run on the host by csrc/cuda/emulator.h.
+"""The CUDA kernels on sparse Jacobians, run on the host by csrc/testing/emulator.h.
 
 The very sources that nvcc compiles, every CUDA thread a fiber: thread mappings, barriers, tiles of
 samples, shared memory and the limits of grids, on the cases of the CPU kernels. The operators
@@ -10,7 +10,7 @@ import ctypes
 import pytest
 import torch
 from support.cases import relative_error
-from support.emulation import compiled, fields, numbers, pointers
+from support.emulation import compiled, fields, mirror, numbers, pointers, run, storage, storage_of
 from support.sparse_cases import (
     BATCHES,
     ELEMENTWISE,
@@ -29,72 +29,50 @@ TOLERANCES = {torch.float64: 1e-13, torch.float32: 2e-6}
 each_dtype = pytest.mark.parametrize("dtype", list(TOLERANCES), ids=str)
 
 
-class Limits(ctypes.Structure):
-    """Mirrors Limits in csrc/cuda/emulate_sparse.cpp."""
-
-    _fields_ = [
-        *numbers("seed", "shared_limit", "processors", "grid_limit"),
-        ("launches", ctypes.c_char * 512),
-        ("error", ctypes.c_char * 512),
-    ]
-
-
-def mirror(name, *of):
-    """A struct of csrc/jacobians/kernels.h."""
-    return type(name, (ctypes.Structure,), {"_fields_": [field for group in of for field in group]})
-
-
-Pattern = mirror("Pattern", pointers("crow", "col"))
+# The structs of csrc/requests/jacobians.h.
+CsrPattern = mirror("CsrPattern", pointers("crow", "col"))
 Stride = mirror("Stride", numbers("sample", "entry"))
 Axis = mirror("Axis", numbers("size", "out_size"), pointers("first", "out"))
 PoolAxis = mirror("PoolAxis", numbers("kernel", "stride", "padding", "dilation"))
-storage = fields(ctypes.c_int, "storage")
-WeightArgs = mirror(
-    "WeightArgs", storage, numbers("rows", "n"),
+WeightRequest = mirror(
+    "WeightRequest", storage, numbers("rows", "n"),
     pointers("weight", "source", "first", "crow", "values"),
 )  # fmt: skip
-ElementwiseArgs = mirror(
-    "ElementwiseArgs", storage, fields(ctypes.c_int, "function"), fields(ctypes.c_double, "slope"),
-    numbers("n"), pointers("x", "values"),
+ElementwiseRequest = mirror(
+    "ElementwiseRequest", storage, fields(ctypes.c_int, "function"),
+    fields(ctypes.c_double, "slope"), numbers("n"), pointers("x", "values"),
 )  # fmt: skip
-MaxPoolArgs = mirror(
-    "MaxPoolArgs", storage, numbers("planes"), fields(Axis, "y", "x"),
+MaxPoolRequest = mirror(
+    "MaxPoolRequest", storage, numbers("planes"), fields(Axis, "y", "x"),
     fields(PoolAxis, "pool_y", "pool_x"), pointers("input", "values"),
 )  # fmt: skip
-NumericArgs = mirror(
-    "NumericArgs", storage, numbers("rows", "batch"), fields(Pattern, "a", "b"),
+NumericRequest = mirror(
+    "NumericRequest", storage, numbers("rows", "batch"), fields(CsrPattern, "a", "b"),
     numbers("b_rows", "b_entries"), pointers("crow"), numbers("entries", "longest"),
     pointers("program", "positions"), fields(ctypes.c_bool, "wide", "b_single", "side_by_side"),
     pointers("a_values", "b_values"), fields(Stride, "a_stride", "b_stride"), pointers("values"),
     fields(Stride, "stride"),
 )  # fmt: skip
-ApplyArgs = mirror(
-    "ApplyArgs", storage, numbers("rows", "entries", "batch"), fields(Pattern, "a"),
+ApplyRequest = mirror(
+    "ApplyRequest", storage, numbers("rows", "entries", "batch"), fields(CsrPattern, "a"),
     pointers("values"), fields(Stride, "stride"), pointers("x", "out"),
 )  # fmt: skip
 
 
-def storage_of(tensor):
-    return {torch.float32: 0, torch.float64: 1}[tensor.dtype]
-
-
 def stride_of(values):
-    """As stride_of in csrc/jacobians/requests.h."""
+    """As stride_of in csrc/requests/from_tensors/jacobians.h."""
     shared = values.dim() == 1 or values.shape[0] <= 1
     return Stride(0 if shared else values.stride(0), values.stride(-1))
 
 
 @pytest.fixture(scope="session")
-def emulator(tmp_path_factory):
-    library = compiled("emulate_sparse.cpp", tmp_path_factory.mktemp("emulation"))
+def emulator():
+    library = compiled("jacobians")
 
     def emulate(name, args, *more, **limits):
         """Runs a kernel; returns the names of what was launched."""
-        given = {"seed": 1, "shared_limit": 227 * 1024, "processors": 2, "grid_limit": 1 << 30}
-        told = Limits(**given | limits)
-        getattr(library, f"emulate_{name}")(ctypes.byref(args), *more, ctypes.byref(told))
-        assert not told.error, told.error.decode()
-        return told.launches.decode()
+        driver = getattr(library, f"emulate_{name}")
+        return run(driver, args, *more, **{"processors": 2} | limits).launches
 
     return emulate
 
@@ -108,9 +86,9 @@ def multiply(emulate, plan, a, b, side_by_side, **limits):
     values = values.t() if side_by_side else values
     emulate(
         "multiply",
-        NumericArgs(
+        NumericRequest(
             storage_of(a), plan.a.shape[0], B,
-            *(Pattern(p.crow.data_ptr(), p.col.data_ptr()) for p in (plan.a, plan.b)),
+            *(CsrPattern(p.crow.data_ptr(), p.col.data_ptr()) for p in (plan.a, plan.b)),
             plan.b.shape[0], plan.b.nnz, plan.pattern.crow.data_ptr(), nnz, plan.longest,
             plan.program.data_ptr(), plan.positions.data_ptr() if plan.positions.numel() else None,
             plan.positions.dtype == torch.int32, plan.b_single, side_by_side,
@@ -178,9 +156,9 @@ def test_matrix_times_vectors(B, shared, dtype, emulator):
             out = torch.full((a.shape[0], B), float("nan"), dtype=dtype)
             emulator(
                 "apply",
-                ApplyArgs(
+                ApplyRequest(
                     storage_of(x), a.shape[0], a.nnz, B,
-                    Pattern(a.crow.data_ptr(), a.col.data_ptr()),
+                    CsrPattern(a.crow.data_ptr(), a.col.data_ptr()),
                     values.data_ptr(), stride_of(values), x.data_ptr(), out.data_ptr(),
                 ),
                 **limits,
@@ -194,7 +172,7 @@ def test_weights_are_gathered(dtype, emulator):
     jacobian = J.conv2d_pattern(weight.abs() > 0.5, (7, 6), padding=1)
     for limits in ({}, {"grid_limit": 2, "processors": 1000}):
         found = torch.full((jacobian.pattern.nnz,), float("nan"), dtype=dtype)
-        args = WeightArgs(
+        args = WeightRequest(
             storage_of(weight), jacobian.first.numel(), jacobian.source.numel(), weight.data_ptr(),
             jacobian.source.data_ptr(), jacobian.first.data_ptr(),
             jacobian.pattern.crow.data_ptr(), found.data_ptr(),
@@ -208,7 +186,7 @@ def test_weights_are_gathered(dtype, emulator):
 def test_elementwise_derivatives(function, dtype, emulator):
     x = edges(dtype)
     found = torch.empty_like(x)
-    args = ElementwiseArgs(
+    args = ElementwiseRequest(
         storage_of(x), ELEMENTWISE.index(function), 0.3, x.numel(), x.data_ptr(), found.data_ptr()
     )
     emulator("elementwise", args)
@@ -232,10 +210,10 @@ def test_max_pooling_takes_what_the_cpu_takes(pool, dtype, emulator):
                 for n, w in zip(size[1:], (jacobian._y, jacobian._x))]  # fmt: skip
         planes = x.shape[0] * size[0]
         argmax = torch.empty(planes, *jacobian.output_size[1:], dtype=torch.int32)
-        args = MaxPoolArgs(
+        args = MaxPoolRequest(
             storage_of(x), planes, *axes, *(PoolAxis(*g) for g in jacobian._geometry),
             x.data_ptr(), found.data_ptr(),
         )  # fmt: skip
-        launched = emulator("max_pool", args, ctypes.c_void_p(argmax.data_ptr()), grid_limit=3)
+        launched = emulator("max_pool", args, argmax.data_ptr(), grid_limit=3)
         assert torch.equal(found, wanted)
-        assert launched == ("argmax;max pool;" if planes else "")
+        assert launched == (["argmax", "max pool"] if planes else [])

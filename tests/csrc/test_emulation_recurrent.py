@@ -1,4 +1,4 @@
-"""The recurrent chains of csrc/cuda, run thread by thread on the host (see test_cuda_emulation.py),
+"""The recurrent chains of csrc/cuda, run thread by thread on the host (see test_emulation.py),
 against torch's own RNN, GRU and LSTM in float64.
 
 Letters: T steps, B batch, I input, H state.
@@ -10,36 +10,44 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from support.emulation import DEVICE, LIMITS, compiled, name_of, needs_gxx, numbers, pointers
+from support.emulation import (
+    STORAGE,
+    Device,
+    compiled,
+    fields,
+    first_step,
+    mirror,
+    needs_gxx,
+    numbers,
+    plan_of,
+    pointers,
+    run,
+    storage,
+    storage_of,
+    strides_of,
+)
 from torch import nn
 
 pytestmark = needs_gxx
 
 CELLS = ["rnn_tanh", "rnn_relu", "gru", "lstm"]
 GATES = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 3, "lstm": 4}
-ROWS = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 4, "lstm": 4}
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5}
 
 
-class Request(ctypes.Structure):
-    """Mirrors Request in csrc/cuda/emulate_recurrent.cpp."""
-
-    _fields_ = [
-        ("cell", ctypes.c_char_p),
-        ("dtype", ctypes.c_char_p),
-        *numbers("T", "B", "I", "H", "P", "reverse"),
-        *pointers("x", "h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh", "w_hr"),
-        ("x_strides", ctypes.c_int64 * 2),
-        *numbers("keep"),
-        *pointers("output", "gates", "c", "m", "h_n", "c_n"),
-        ("algorithm", ctypes.c_char_p),
-        *numbers("chunk", "levels"),
-        *pointers("grad_output", "grad_h_n", "grad_c_n"),
-        ("grad_strides", ctypes.c_int64 * 2),
-        *pointers("rows", "grad_x", "grad_h0", "grad_c0"),
-        *pointers("grad_w_ih", "grad_w_hh", "grad_b_ih", "grad_b_hh", "grad_w_hr"),
-        *DEVICE,
-    ]
+# The structs of csrc/requests/recurrent.h; the cells are the rows of csrc/cells/list.h.
+LAYER = [
+    *storage, *fields(ctypes.c_int, "cell"), *numbers("T", "B", "I", "H", "P"), *pointers("x"),
+    ("x_stride", ctypes.c_int64 * 2), *pointers("h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh", "w_hr"),
+    *pointers("output"), *numbers("output_step"), *pointers("kept"), *numbers("kept_width"),
+]  # fmt: skip
+ForwardRequest = mirror("RecurrentForwardRequest", LAYER, pointers("c_n"))
+BackwardRequest = mirror(
+    "RecurrentBackwardRequest", LAYER, pointers("grad"), [("grad_stride", ctypes.c_int64 * 2)],
+    pointers("grad_h_n", "grad_c_n", "grad_x"), numbers("grad_x_step"),
+    pointers("grad_h0", "grad_c0", "grad_w_ih", "grad_w_hh", "grad_b_ih", "grad_b_hh", "grad_w_hr"),
+)  # fmt: skip
+NOTHING, LEAST, ALL = range(3)  # Keep
 
 
 class Case(NamedTuple):
@@ -108,15 +116,33 @@ def oracle(case):
     return results | {f"grad_{name}": g for name, g in zip(t, gradients)}
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory):
-    return compiled("emulate_recurrent.cpp", tmp_path_factory.mktemp("emulation"))
-
-
 class Result(NamedTuple):
     found: dict
     launches: list
     untrusted: int
+
+
+@pytest.fixture(scope="session")
+def library():
+    return compiled("recurrent")
+
+
+def layer_fields(case, t, library, keep):
+    """What a forward and a backward request say of a layer, and the sizes of its results."""
+    (T, B, I), (rows, P) = t["x"].shape, t["w_hh"].shape
+    H, back = rows // GATES[case.cell], case.reverse
+    given = {
+        name: value.data_ptr() for name, value in t.items() if name != "x"
+    } | {
+        "storage": storage_of(t["x"]), "cell": CELLS.index(case.cell),
+        "T": T, "B": B, "I": I, "H": H, "P": P,
+        "x": first_step(t["x"], back), "x_stride": tuple(strides_of(t["x"], 2, back)),
+        "output_step": (-1 if back else 1) * B * P,
+    }  # fmt: skip
+    width = library.emulate_kept_width(ctypes.byref(ForwardRequest(**given)), keep)
+    two = case.cell == "lstm"
+    sizes = {"output": (T, B, P), "h_n": (B, P), "c_n": (B, H) if two else (0,)}
+    return given, sizes | {"kept": (T, B, width)}
 
 
 @pytest.fixture(scope="session")
@@ -128,47 +154,40 @@ def emulate(library):
         chunk=1,
         levels=0,
         batch_first=False,
-        keep=2,
+        keep=ALL,
         **device,
     ):
+        device = {"processors": 4} | device
         t = {name: value.to(dtype) for name, value in case.tensors.items()}
-        incoming = {}
-        for name, value in case.incoming.items():
-            shared = value.stride()[:2] == (0, 0) and value.dim() == 3
-            incoming[name] = (
-                value[:1, :1].to(dtype).expand(value.shape) if shared else value.to(dtype)
-            )
-        T, B, I = t["x"].shape
-        H, P = len(t["w_hh"]) // GATES[case.cell], t["w_hh"].shape[1]
         if batch_first:
             t["x"] = t["x"].transpose(0, 1).contiguous().transpose(0, 1)
-        out = {
-            "output": (T, B, P), "gates": (T, B, H, 4), "c": (T, B, H), "m": (T, B, H),
-            "h_n": (B, P), "c_n": (B, H), "rows": (T, B, ROWS[case.cell], H), "grad_h0": (B, P),
-            "grad_c0": (B, H),
-        } | {f"grad_{name}": t[name].shape for name in t if name not in ("h0", "c0")}  # fmt: skip
-        out = {name: torch.full(size, math.nan, dtype=dtype) for name, size in out.items()}
-        if case.cell != "lstm":
-            del out["c"], out["c_n"], out["grad_c0"]
-        if case.cell.startswith("rnn"):
-            del out["gates"]
-        if "w_hr" not in t:
-            del out["m"]
-        gradient = incoming.get("output")
-        request = Request(
-            cell=case.cell.encode(),
-            dtype=name_of(dtype),
-            T=T, B=B, I=I, H=H, P=P, reverse=case.reverse, keep=keep,
-            **{name: value.data_ptr() for name, value in (t | out).items()},
-            x_strides=t["x"].stride()[:2],
-            algorithm=algorithm.encode(), chunk=chunk, levels=levels,
-            **{f"grad_{name}": value.data_ptr() for name, value in incoming.items()},
-            grad_strides=gradient.stride()[:2] if gradient is not None else (0, 0),
-            **(LIMITS | {"processors": 4} | device),
-        )  # fmt: skip
-        failed = library.emulate_recurrent(ctypes.byref(request))
-        assert not failed, request.launches.decode()
-        return Result(out, request.launches.decode().splitlines(), request.untrusted)
+        given, sizes = layer_fields(case, t, library, keep)
+        sizes |= {f"grad_{name}": value.shape for name, value in t.items()}
+        sizes["grad_h0"] = sizes["h_n"]
+        sizes["grad_c0"] = sizes["c_n"]
+        out = {name: torch.full(size, math.nan, dtype=dtype) for name, size in sizes.items()}
+        given |= {
+            "output": first_step(out["output"], case.reverse),
+            "kept": out["kept"].data_ptr() if out["kept"].numel() else None,
+            "kept_width": out["kept"].shape[2],
+        }
+        forward = ForwardRequest(**given, c_n=out["c_n"].data_ptr())
+        first = run(library.emulate_forward, forward, out["h_n"].data_ptr(), **device)
+
+        grad = case.incoming.get("output")
+        if grad is not None:
+            shared = grad.stride()[:2] == (0, 0)
+            grad = grad[:1, :1].to(dtype).expand(grad.shape) if shared else grad.to(dtype)
+            given |= {"grad": first_step(grad, case.reverse)}
+            given |= {"grad_stride": tuple(strides_of(grad, 2, case.reverse))}
+        incoming = {name: g.to(dtype) for name, g in case.incoming.items() if name != "output"}
+        given |= {f"grad_{name}": g.data_ptr() for name, g in incoming.items()}
+        given |= {n: value.data_ptr() for n, value in out.items() if n.startswith("grad_")}
+        given |= {"grad_x": first_step(out["grad_x"], case.reverse)}
+        given |= {"grad_x_step": strides_of(out["grad_x"], 1, case.reverse)[0]}
+        plan = plan_of(algorithm, chunk, levels)
+        second = run(library.emulate_backward, BackwardRequest(**given), plan, **device)
+        return Result(out, first.launches + second.launches, second.untrusted)
 
     return emulate
 
@@ -336,6 +355,27 @@ def test_untrusted_products_are_walked(emulate, cell):
     check(result, one, dtype, trusted=False)
     again = emulate(one, dtype, algorithm="chunked", chunk=5)
     check(again, one, dtype, trusted=False)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_largest_state_of_a_device(emulate, library, cell, dtype):
+    """What the forward allows the backward can do; a unit more, and it cannot."""
+
+    def backward(H):
+        one = case(cell, 2, 1, 2, H)
+        check(emulate(one, dtype, shared_limit=limit), one, dtype)
+
+    element = torch.finfo(dtype).bits // 8
+    limit = 2 * GATES[cell] * element * 300  # for 300 units; they come in pieces of 64 bytes
+    request = ForwardRequest(storage=STORAGE.index(dtype), cell=CELLS.index(cell))
+    most = library.emulate_most_units(
+        ctypes.byref(request), ctypes.byref(Device(shared_limit=limit))
+    )
+    assert most == 300 // (64 // element) * (64 // element) < 300
+    backward(most)
+    with pytest.raises(AssertionError, match="replay: bad launch"):
+        backward(most + 1)
 
 
 def test_no_samples(emulate):

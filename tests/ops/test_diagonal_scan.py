@@ -4,14 +4,13 @@ The CUDA kernels are tested on a device, where there is one, and through csrc/cu
 runs their own sources on the host. T steps, B batch, H state.
 """
 
-import ctypes
 import itertools
 import math
 
 import pytest
 import torch
 from support.cases import DEVICES, DTYPES, SHAPES, plans, relative_error
-from support.emulation import compiled, name_of, numbers, pointers
+from support.emulation import DiagonalScanRequest, compiled, plan_of, run, scan_request
 from support.helpers import lower_levels, run_at_level
 
 import bppsa_lightning as bl
@@ -404,39 +403,16 @@ def test_kernel_arguments_are_checked_below_python_too():
 # --- the CUDA kernels on the host --------------------------------------------------------------
 
 
-class Request(ctypes.Structure):
-    """Mirrors Request in csrc/cuda/emulate_diagonal.cpp."""
-
-    _fields_ = [
-        *pointers("decay", "grad", "out"),
-        ("decay_strides", ctypes.c_int64 * 3),
-        ("grad_strides", ctypes.c_int64 * 3),
-        *numbers("T", "B", "H"),
-        ("dtype", ctypes.c_char_p),
-        ("algorithm", ctypes.c_char_p),
-        *numbers("chunk", "levels", "adjoint"),
-        *numbers("processors", "scratch_limit", "grid_limit", "untrusted"),
-        ("error", ctypes.c_char * 512),
-    ]
-
-
 @pytest.fixture(scope="session")
-def emulator(tmp_path_factory):
-    library = compiled("emulate_diagonal.cpp", tmp_path_factory.mktemp("emulation"))
+def emulator():
+    driver = compiled("scans").emulate_diagonal
 
     def emulate(decay, grad, algorithm, chunk=0, levels=0, adjoint=False, **limits):
-        """g and the number of elements of products that were not trusted."""
-        limits = {"processors": 2, "scratch_limit": 1 << 30, "grid_limit": 1 << 30} | limits
+        """g and the device, which knows the launches and how many products were not trusted."""
         out = torch.full(grad.shape, math.nan, dtype=grad.dtype)
-        request = Request(
-            *(t.data_ptr() for t in (decay, grad, out)),
-            *(decay.stride(), grad.stride(), *decay.shape),
-            *(name_of(decay.dtype), algorithm.encode(), chunk, levels, adjoint),
-            **limits,
-        )
-        library.emulate(ctypes.byref(request))
-        assert not request.error, request.error.decode()
-        return out, request.untrusted
+        request = scan_request(DiagonalScanRequest, decay, grad, out, adjoint)
+        plan = plan_of(algorithm, chunk, levels)
+        return out, run(driver, request, plan, **{"processors": 2} | limits)
 
     return emulate
 
@@ -450,9 +426,9 @@ def test_cuda_on_the_host_equals_the_oracle(shape, dtype, emulator):
     ):
         wanted = (adjoint_oracle if adjoint else oracle)(decay.double(), grad.double())
         for plan in plans(shape[0]):
-            found, untrusted = emulator(decay, grad, *plan, adjoint)
+            found, device = emulator(decay, grad, *plan, adjoint)
             assert relative_error(found, wanted) < tolerance, (plan, name, adjoint)
-            assert untrusted == 0
+            assert device.untrusted == 0
 
 
 @each_hard_plan
@@ -467,14 +443,30 @@ def test_cuda_on_the_host_keeps_the_range(dtype, plan, emulator):
     grad[-1, :, 1] = 2.0**100
     grad[::7, :, 2] = 1.0
     grad[:700, :, 3] = 1.0
-    found, untrusted = emulator(decay, grad, *plan)
+    found, device = emulator(decay, grad, *plan)
     assert torch.equal(found, oracle(decay, grad))
-    assert (untrusted > 0) == (plan != ("linear",))
+    assert (device.untrusted > 0) == (plan != ("linear",))
 
 
 @each_hard_plan
 def test_cuda_limits_of_the_device_change_nothing(plan, emulator):
     decay, grad = chain(300, 3, 30, torch.float32)
     wanted, _ = emulator(decay, grad, *plan)
-    for limits in ({"scratch_limit": 1}, {"grid_limit": 1}, {"processors": 1000}):
+    for limits in ({"scratch_limit": 1}, {"grid_limit": 1}, {"processors": 1000}, {"seed": 4}):
         assert torch.equal(emulator(decay, grad, *plan, **limits)[0], wanted)
+
+
+def test_cuda_launches(emulator):
+    """A phase for each level up and each down; a tree stops where one node is left."""
+
+    def launches(*plan):
+        return emulator(*chain(12, 1, 3, torch.float32), *plan)[1].launches
+
+    compose, merge, carry, replay = (
+        [f"{phase} elements"] for phase in ("compose", "merge", "carry", "replay")
+    )
+    assert launches("linear") == launches("chunked", 12) == launches("blelloch", 0, 0) == replay
+    assert launches("chunked", 5) == compose + carry + replay
+    assert launches("blelloch", 0, 1) == compose + carry + replay
+    assert launches("blelloch", 0, 3) == compose + 2 * merge + 3 * carry + replay
+    assert launches("blelloch", 0, 9) == compose + 2 * merge + 4 * carry + replay

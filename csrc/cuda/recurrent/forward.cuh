@@ -9,58 +9,45 @@
 // x itself, and the product with w_ih is made here; otherwise it is the product, (T, B, G * H),
 // that a GEMM made of all steps at once.
 
-#include "cells.cuh"
+#include "cell.cuh"
+#include "views.cuh"
 #include "weights.cuh"
 
 namespace bppsa::cuda {
 
-template <typename T>
-struct ForwardView {
-  int64_t T_, B;
-  int H;
-  bool reverse;
-  const T* input;  // x with its strides, or the product
-  int64_t input_step, input_sample;
-  const T *w_ih, *w_hh, *b_ih, *b_hh, *h0, *c0;
-  T* output;
-  Quad<T>* gates;  // null to keep nothing
-  T* c;
-  T *h_n, *c_n;
-};
-
 template <class Cell, bool kScalarInput>
 struct InputSide {
-  using T = typename Cell::scalar_t;
+  using Real = typename Cell::scalar_t;
   static constexpr int G = Cell::kGates;
   static constexpr int kNumbers = kScalarInput ? 1 : G;
   struct Raw {
-    T e[kNumbers];
+    Real e[kNumbers];
   };
 
-  T weight[G], bias[G], recurrent_bias[G];
+  Real weight[G], bias[G], recurrent_bias[G];
 
-  BPPSA_DEVICE void load(const ForwardView<T>& view, int unit) {
+  BPPSA_DEVICE void load(const ForwardView<Real>& view, int unit) {
 #pragma unroll
     for (int g = 0; g < G; ++g) {
       const int row = g * view.H + unit;
-      weight[g] = kScalarInput ? view.w_ih[row] : T(1);
-      bias[g] = view.b_ih ? view.b_ih[row] : T(0);
-      recurrent_bias[g] = view.b_hh ? view.b_hh[row] : T(0);
-      if (Cell::folds(g)) bias[g] += recurrent_bias[g];
+      weight[g] = kScalarInput ? view.w_ih[row] : Real(1);
+      bias[g] = view.b_ih ? view.b_ih[row] : Real(0);
+      recurrent_bias[g] = view.b_hh ? view.b_hh[row] : Real(0);
+      if (Cell::input_adds_to_sum(g)) bias[g] += recurrent_bias[g];
     }
   }
-  BPPSA_DEVICE static Raw fetch(const T* at, int H, int unit) {
+  BPPSA_DEVICE static Raw fetch(const Real* at, int H, int unit) {
     Raw raw;
 #pragma unroll
     for (int n = 0; n < kNumbers; ++n) raw.e[n] = kScalarInput ? at[0] : at[n * H + unit];
     return raw;
   }
   /// What the recurrent sums start from, and the input's part where it is kept apart.
-  BPPSA_DEVICE void start(const Raw& raw, T (&sum)[G], T (&input)[G]) const {
+  BPPSA_DEVICE void start(const Raw& raw, Real (&sum)[G], Real (&input)[G]) const {
 #pragma unroll
     for (int g = 0; g < G; ++g) {
       input[g] = weight[g] * raw.e[kScalarInput ? 0 : g] + bias[g];
-      sum[g] = Cell::folds(g) ? input[g] : recurrent_bias[g];
+      sum[g] = Cell::input_adds_to_sum(g) ? input[g] : recurrent_bias[g];
     }
   }
 };
@@ -69,14 +56,14 @@ template <class Cell, class Shape, bool kScalarInput>
 __global__ void __launch_bounds__(Shape::kThreads)
     recurrent_forward_kernel(ForwardView<typename Cell::scalar_t> view, int staged) {
   if constexpr (Shape::kBlocks > 1 && !kHasClusters) return;  // the launcher never comes here
-  using T = typename Cell::scalar_t;
+  using Real = typename Cell::scalar_t;
   constexpr int G = Cell::kGates, kAhead = Shape::kAhead, kPasses = Shape::kPasses;
   using Side = InputSide<Cell, kScalarInput>;
-  const int H = view.H, pitch = padded<T, Shape>(H);
+  const int H = view.H, pitch = padded<Real, Shape>(H);
   const int passes = kPasses == 1 ? 1 : ceil_div(H, static_cast<int>(blockDim.x) / Shape::kSplit);
-  T* const shared = reinterpret_cast<T*>(shared_memory());
-  const Weights<T, G, Shape> weights(view.w_hh, H, false,
-                                     reinterpret_cast<Pack<T>*>(shared + 2 * pitch), staged);
+  Real* const shared = reinterpret_cast<Real*>(shared_memory());
+  const Weights<Real, G, Shape> weights(view.w_hh, H, false,
+                                        reinterpret_cast<Pack<Real>*>(shared + 2 * pitch), staged);
 
   int unit[kPasses];  // a thread without a unit shadows the last one, and writes nothing
   bool exists[kPasses];
@@ -90,24 +77,24 @@ __global__ void __launch_bounds__(Shape::kThreads)
 
   for (int64_t b = blockIdx.x / Shape::kBlocks; b < view.B; b += gridDim.x / Shape::kBlocks) {
     for (int k = threadIdx.x; k < pitch; k += blockDim.x) {
-      shared[k] = k < H && view.h0 ? view.h0[b * H + k] : T(0);
+      shared[k] = k < H && view.h0 ? view.h0[b * H + k] : Real(0);
       shared[pitch + k] = 0;
     }
-    UnitState<T> state[kPasses];
+    UnitState<Real> state[kPasses];
 #pragma unroll 1
     for (int p = 0; p < kPasses; ++p) {
-      state[p] = {view.h0 ? view.h0[b * H + unit[p]] : T(0),
-                  Cell::kStates == 2 && view.c0 ? view.c0[b * H + unit[p]] : T(0)};
+      state[p] = {view.h0 ? view.h0[b * H + unit[p]] : Real(0),
+                  Cell::kStates == 2 && view.c0 ? view.c0[b * H + unit[p]] : Real(0)};
     }
-    const int64_t start = view.reverse ? view.T_ - 1 : 0;
+    const int64_t start = view.reverse ? view.T - 1 : 0;
     const int64_t input_step = view.reverse ? -view.input_step : view.input_step;
     const int64_t row_step = view.reverse ? -view.B * H : view.B * H;
-    const T* input = view.input + start * view.input_step + b * view.input_sample;
+    const Real* input = view.input + start * view.input_step + b * view.input_sample;
     const int64_t row = (start * view.B + b) * H;
-    T* output = view.output + row;
-    Quad<T>* gates = view.gates ? view.gates + row : nullptr;
-    T* c = view.c ? view.c + row : nullptr;
-    int ahead = static_cast<int>(view.T_);  // steps not yet fetched
+    Real* output = view.output + row;
+    Quad<Real>* gates = view.gates ? view.gates + row : nullptr;
+    Real* c = view.c ? view.c + row : nullptr;
+    int ahead = static_cast<int>(view.T);  // steps not yet fetched
     typename Side::Raw ring[kAhead][kPasses];
     const auto fetch = [&](bool inside, typename Side::Raw(&slot)[kPasses]) {
       if (inside || ahead > 0) {
@@ -122,8 +109,8 @@ __global__ void __launch_bounds__(Shape::kThreads)
     sync_units<Shape>();
 
     const auto step = [&](bool inside, int slot) {
-      const T* const now = shared + slot % 2 * pitch;
-      T* const next = shared + (slot + 1) % 2 * pitch;
+      const Real* const now = shared + slot % 2 * pitch;
+      Real* const next = shared + (slot + 1) % 2 * pitch;
       typename Side::Raw raw[kPasses];
 #pragma unroll 1
       for (int p = 0; p < passes; ++p) raw[p] = ring[slot][p];
@@ -131,10 +118,10 @@ __global__ void __launch_bounds__(Shape::kThreads)
 #pragma unroll 1
       for (int p = 0; p < kPasses; ++p) {
         if (p >= passes) break;
-        T sum[G], own_input[G];
+        Real sum[G], own_input[G];
         side[p].start(raw[p], sum, own_input);
         weights.each(now, unit[p], sum);
-        Quad<T> kept;
+        Quad<Real> kept;
         state[p] = Cell::step(sum, own_input, state[p], kept);
         if (exists[p]) share_unit<Shape>(next + unit[p], state[p].h);
         if (exists[p] && writes_unit<Shape>()) {
@@ -150,7 +137,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
     };
     // Rounds of kAhead steps, unrolled, so that every slot of the ring is a fixed set of registers;
     // as long as all that a round fetches is inside, nothing is tested.
-    int left = static_cast<int>(view.T_);
+    int left = static_cast<int>(view.T);
     if constexpr (Shape::kUntested) {
       for (; left >= 2 * kAhead; left -= kAhead) {
 #pragma unroll
@@ -189,12 +176,16 @@ bool takes_scalars(int H, const Launcher& launch) {
 
 template <class Cell, class Shape, bool kScalarInput>
 void walk_forward_in(const ForwardView<typename Cell::scalar_t>& view, Launcher& launch) {
-  using T = typename Cell::scalar_t;
-  const size_t vectors = 2 * padded<T, Shape>(view.H) * sizeof(T);
-  const int staged = staged_pieces<T, Cell::kGates, Shape>(view.H, vectors, launch.shared_limit);
-  launch_units<Shape>(launch, "forward", recurrent_forward_kernel<Cell, Shape, kScalarInput>,
-                      view.B, unit_threads<Shape>(view.H),
-                      vectors + staged_bytes<T, Cell::kGates, Shape>(view.H, staged), view, staged);
+  using Real = typename Cell::scalar_t;
+  if constexpr (kUsed<Cell::kGates, Shape>) {
+    const size_t vectors = 2 * padded<Real, Shape>(view.H) * sizeof(Real);
+    const int staged =
+        staged_pieces<Real, Cell::kGates, Shape>(view.H, vectors, launch.shared_limit);
+    launch_units<Shape>(launch, "forward", recurrent_forward_kernel<Cell, Shape, kScalarInput>,
+                        view.B, unit_threads<Shape>(view.H),
+                        vectors + staged_bytes<Real, Cell::kGates, Shape>(view.H, staged), view,
+                        staged);
+  }
 }
 
 template <class Cell, bool kScalarInput>

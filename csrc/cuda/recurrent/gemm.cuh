@@ -5,18 +5,19 @@
 // same bits every time).
 //
 // A, B and the store are plain structs:
-//   T operator()(int64_t k, int64_t m) const;   static constexpr bool kAlongK: k is contiguous
-//   void operator()(int split, int64_t m, int64_t n, T value) const
+//   Real operator()(int64_t k, int64_t m) const;   static constexpr bool kAlongK: k is contiguous
+//   void operator()(int split, int64_t m, int64_t n, Real value) const
 //
 // A block makes a tile of kSide x kSide results, a thread 4 x 4 of them.
 
-#include "../chain.cuh"
+#include "../launcher.cuh"
+#include "../numbers.cuh"
 
 namespace bppsa::cuda {
 
 constexpr int kGemmDepth = 16, kGemmEach = 4;
 
-template <typename T, int kSide, class Load>
+template <typename Real, int kSide, class Load>
 struct GemmStage {
   static constexpr int kThreads = (kSide / kGemmEach) * (kSide / kGemmEach);
   static constexpr int kTurns = kGemmDepth * kSide / kThreads;
@@ -31,27 +32,27 @@ struct GemmStage {
     return Load::kAlongK ? e / kGemmDepth : e % kSide;
   }
   BPPSA_DEVICE static void fetch(const Load& load, int64_t k, int64_t end, int64_t first,
-                                 int64_t size, T (&held)[kTurns]) {
+                                 int64_t size, Real (&held)[kTurns]) {
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
       const int64_t d = k + depth(turn), p = first + place(turn);
-      held[turn] = d < end && p < size ? load(d, p) : T(0);
+      held[turn] = d < end && p < size ? load(d, p) : Real(0);
     }
   }
-  BPPSA_DEVICE static void store(const T (&held)[kTurns], T (*stage)[kPitch]) {
+  BPPSA_DEVICE static void store(const Real (&held)[kTurns], Real (*stage)[kPitch]) {
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) stage[depth(turn)][place(turn)] = held[turn];
   }
 };
 
-template <typename T, int kSide, class A, class B, class Store>
+template <typename Real, int kSide, class A, class B, class Store>
 __global__ void __launch_bounds__((kSide / kGemmEach) * (kSide / kGemmEach))
     gemm_kernel(A a, B b, Store store, int64_t M, int64_t N, int64_t K, int64_t splits) {
-  using StageA = GemmStage<T, kSide, A>;
-  using StageB = GemmStage<T, kSide, B>;
+  using StageA = GemmStage<Real, kSide, A>;
+  using StageB = GemmStage<Real, kSide, B>;
   constexpr int kAcross = kSide / kGemmEach;
-  T(*stage_a)[StageA::kPitch] = reinterpret_cast<T(*)[StageA::kPitch]>(shared_memory());
-  T(*stage_b)[StageB::kPitch] = stage_a + kGemmDepth;
+  Real(*stage_a)[StageA::kPitch] = reinterpret_cast<Real(*)[StageA::kPitch]>(shared_memory());
+  Real(*stage_b)[StageB::kPitch] = stage_a + kGemmDepth;
   const int64_t tiles_m = ceil_div<int64_t>(M, kSide), tiles_n = ceil_div<int64_t>(N, kSide);
   const int64_t share = round_up<int64_t>(ceil_div(K, splits), kGemmDepth);
   const int row = threadIdx.x / kAcross * kGemmEach, column = threadIdx.x % kAcross * kGemmEach;
@@ -59,8 +60,8 @@ __global__ void __launch_bounds__((kSide / kGemmEach) * (kSide / kGemmEach))
     const int64_t m0 = task % tiles_m * kSide, n0 = task / tiles_m % tiles_n * kSide;
     const int64_t split = task / tiles_m / tiles_n;
     const int64_t begin = split * share, end = smaller(begin + share, K);
-    T sum[kGemmEach][kGemmEach] = {};
-    T held_a[StageA::kTurns], held_b[StageB::kTurns];
+    Real sum[kGemmEach][kGemmEach] = {};
+    Real held_a[StageA::kTurns], held_b[StageB::kTurns];
     StageA::fetch(a, begin, end, m0, M, held_a);
     StageB::fetch(b, begin, end, n0, N, held_b);
     for (int64_t k = begin; k < end; k += kGemmDepth) {
@@ -112,14 +113,14 @@ inline int64_t gemm_tiles(int64_t M, int64_t N) {
   return ceil_div(M, side) * ceil_div(N, side);
 }
 
-template <typename T, class A, class B, class Store>
+template <typename Real, class A, class B, class Store>
 void gemm(const A& a, const B& b, const Store& store, int64_t M, int64_t N, int64_t K,
           int64_t splits, Launcher& launch) {
   const auto with = [&](auto side) {
     constexpr int kSide = decltype(side)::value;
-    launch("gemm", gemm_kernel<T, kSide, A, B, Store>, gemm_tiles(M, N) * splits,
-           (kSide / kGemmEach) * (kSide / kGemmEach), 2 * kGemmDepth * (kSide + 4) * sizeof(T), a,
-           b, store, M, N, K, splits);
+    launch("gemm", gemm_kernel<Real, kSide, A, B, Store>, gemm_tiles(M, N) * splits,
+           (kSide / kGemmEach) * (kSide / kGemmEach), 2 * kGemmDepth * (kSide + 4) * sizeof(Real),
+           a, b, store, M, N, K, splits);
   };
   gemm_side(M, N) == kSmallSide ? with(std::integral_constant<int, kSmallSide>{})
                                 : with(std::integral_constant<int, kLargeSide>{});

@@ -1,75 +1,43 @@
 #pragma once
-// The recurrent chains of every cell and type, compiled in the recurrent_<cell>.cu files, so that
-// they can be compiled side by side; the dense tree that they share is compiled in reverse_scan.cu.
+// What the operators call: the layers of every cell and type, each cell compiled by itself in
+// recurrent_cell.cu, so that they can be compiled side by side.
 
-#include "projection.cuh"
-
-#define BPPSA_DENSE_TREE_INSTANCE(PREFIX, TYPE)                                      \
-  PREFIX template void scan_blelloch<DenseCell<TYPE>>(const Chain<DenseCell<TYPE>>&, \
-                                                      const Vectors<TYPE>&, int64_t, Launcher&);
-
-#define BPPSA_RECURRENT_INSTANCE(PREFIX, CELL)                                                     \
-  PREFIX template void recurrent_forward<CELL>(ForwardView<CELL::scalar_t>,                        \
-                                               const Inputs<CELL::scalar_t>&, int64_t, Launcher&); \
-  PREFIX template void recurrent_backward<CELL>(                                                   \
-      const BackwardView<CELL::scalar_t>&, const std::string&, int64_t, int64_t,                   \
-      const Inputs<CELL::scalar_t>&, int64_t, const CELL::scalar_t*, CELL::scalar_t*,              \
-      const ParameterGradients<CELL::scalar_t>&, Launcher&);
-
-#define BPPSA_AGAIN_INSTANCE(PREFIX, CELL)                                             \
-  PREFIX template void gates_again<CELL>(const BackwardView<CELL::scalar_t>&,          \
-                                         const Inputs<CELL::scalar_t>&, int64_t,       \
-                                         const CELL::scalar_t*, const CELL::scalar_t*, \
-                                         const CELL::scalar_t*, Quad<CELL::scalar_t>*, Launcher&);
-
-#define BPPSA_PROJECTED_INSTANCE(PREFIX, CELL)                                             \
-  PREFIX template void projected_forward<CELL>(                                            \
-      ForwardView<CELL::scalar_t>, const Projection<CELL::scalar_t>&,                      \
-      const Inputs<CELL::scalar_t>&, int64_t, CELL::scalar_t*, Launcher&);                 \
-  PREFIX template void projected_backward<CELL>(                                           \
-      BackwardView<CELL::scalar_t>, const Projection<CELL::scalar_t>&, const std::string&, \
-      int64_t, int64_t, const Inputs<CELL::scalar_t>&, int64_t, const CELL::scalar_t*,     \
-      CELL::scalar_t*, ParameterGradients<CELL::scalar_t>, CELL::scalar_t*, Launcher&);
-
-// The kernels in clusters (shape.cuh): these alone need a compute capability of 9.0, and are
-// compiled apart, in recurrent_clusters.cu; all others are translated to PTX once for all
-// architectures.
-#define BPPSA_CLUSTER_INSTANCE(PREFIX, CELL)                                                      \
-  PREFIX template void walk_forward_in<CELL, ClusterShape<false>, false>(                         \
-      const ForwardView<CELL::scalar_t>&, Launcher&);                                             \
-  PREFIX template void walk_forward_in<CELL, ClusterShape<false>, true>(                          \
-      const ForwardView<CELL::scalar_t>&, Launcher&);                                             \
-  PREFIX template void replay_in<CELL, ClusterShape<true>>(                                       \
-      const BackwardView<CELL::scalar_t>&, int64_t, int64_t, const StateCarries<CELL::scalar_t>&, \
-      Launcher&);
+#include "../../cells/list.h"
+#include "../../requests/recurrent.h"
+#include "../launcher.cuh"
+#include "cell.cuh"
 
 namespace bppsa::cuda {
 
-template <typename T>
-using RnnTanh = RnnCell<T, Phi::tanh>;
-template <typename T>
-using RnnRelu = RnnCell<T, Phi::relu>;
+/// Numbers that the forward keeps at each step and sample; with a projection also what it projects.
+inline int64_t kept_width_of(const RecurrentRequest& request, Keep keep) {
+  const CellRow& row = row_of(request.cell);
+  if (keep == Keep::all && row.kept > 0) return (row.kept + (request.w_hr ? 1 : 0)) * request.H;
+  return keep == Keep::least && row.states == 2 ? request.H : 0;
+}
 
-BPPSA_DENSE_TREE_INSTANCE(extern, float)
-BPPSA_DENSE_TREE_INSTANCE(extern, double)
+/// Fills what the request points to, and h_n (B, P).
+template <class Cell>
+void layer_forward(const RecurrentForwardRequest& request, void* h_n, Launcher& launch);
 
-BPPSA_CLUSTER_INSTANCE(extern, GruCell<float>)
-BPPSA_CLUSTER_INSTANCE(extern, LstmCell<float>)
+/// Fills all gradients that are wanted. Where the forward has kept the least, it computes the rest
+/// again.
+template <class Cell>
+void layer_backward(const RecurrentBackwardRequest& request, const Plan& plan, Launcher& launch);
 
-BPPSA_RECURRENT_INSTANCE(extern, RnnTanh<float>)
-BPPSA_RECURRENT_INSTANCE(extern, RnnTanh<double>)
-BPPSA_RECURRENT_INSTANCE(extern, RnnRelu<float>)
-BPPSA_RECURRENT_INSTANCE(extern, RnnRelu<double>)
-BPPSA_RECURRENT_INSTANCE(extern, GruCell<float>)
-BPPSA_RECURRENT_INSTANCE(extern, GruCell<double>)
-BPPSA_RECURRENT_INSTANCE(extern, LstmCell<float>)
-BPPSA_RECURRENT_INSTANCE(extern, LstmCell<double>)
-
-BPPSA_AGAIN_INSTANCE(extern, GruCell<float>)
-BPPSA_AGAIN_INSTANCE(extern, GruCell<double>)
-BPPSA_AGAIN_INSTANCE(extern, LstmCell<float>)
-BPPSA_AGAIN_INSTANCE(extern, LstmCell<double>)
-BPPSA_PROJECTED_INSTANCE(extern, LstmCell<float>)
-BPPSA_PROJECTED_INSTANCE(extern, LstmCell<double>)
+/// Calls run(Cell{}) for the cell and the type of a request.
+template <class Run>
+void with_cell(const RecurrentRequest& request, const Run& run) {
+  const auto with = [&](auto zero) {
+    switch (request.cell) {
+#define CELL(name, formula, ...) \
+  case CellKind::name:           \
+    return run(Cell<formula, decltype(zero)>{});
+      BPPSA_CELLS(CELL)
+#undef CELL
+    }
+  };
+  request.storage == Storage::f64 ? with(double{}) : with(float{});
+}
 
 }  // namespace bppsa::cuda

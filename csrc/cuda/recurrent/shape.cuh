@@ -18,7 +18,8 @@
 // its part of the units, lane s of a unit hands the unit's number to block s, and the barrier that
 // ends a step is the cluster's.
 
-#include "../chain.cuh"
+#include "../launcher.cuh"
+#include "../numbers.cuh"
 
 namespace bppsa::cuda {
 
@@ -40,18 +41,18 @@ struct UnitShape {
   static_assert(ahead % 2 == 0, "two panes of shared memory take turns");
 };
 
-template <typename T>
-constexpr int kVec = 16 / sizeof(T);
+template <typename Real>
+constexpr int kVec = 16 / sizeof(Real);
 
-template <typename T>
+template <typename Real>
 struct alignas(16) Pack {
-  T e[kVec<T>];
+  Real e[kVec<Real>];
 };
 
 /// The length of a vector in shared memory: whole pieces.
-template <typename T, class Shape>
+template <typename Real, class Shape>
 BPPSA_BOTH int padded(int H) {
-  constexpr int piece = Shape::kSplit * kVec<T>, held = Shape::kHeld * piece;
+  constexpr int piece = Shape::kSplit * kVec<Real>, held = Shape::kHeld * piece;
   static_assert(!Shape::kWhole || Shape::kHeld % Shape::kShared == 0, "whole pieces of each unit");
   if (Shape::kWhole) return held;
   return round_up(held >= H ? held : H, piece * Shape::kShared);
@@ -64,18 +65,18 @@ int unit_threads(int H) {
 }
 
 /// Pieces of a thread's weights that go to shared memory, of which `taken` bytes are taken.
-template <typename T, int G, class Shape>
+template <typename Real, int G, class Shape>
 int staged_pieces(int H, size_t taken, size_t shared_limit) {
   if (Shape::kWhole || Shape::kPasses > 1 || Shape::kHeld == 0) return 0;
-  const int left = padded<T, Shape>(H) / (Shape::kSplit * kVec<T>)-Shape::kHeld;
-  const size_t piece = size_t(unit_threads<Shape>(H)) * G * sizeof(Pack<T>);
+  const int left = padded<Real, Shape>(H) / (Shape::kSplit * kVec<Real>)-Shape::kHeld;
+  const size_t piece = size_t(unit_threads<Shape>(H)) * G * sizeof(Pack<Real>);
   const size_t most = taken < shared_limit ? (shared_limit - taken) / piece : 0;
   return static_cast<int>(smaller(most, static_cast<size_t>(left)));
 }
 
-template <typename T, int G, class Shape>
+template <typename Real, int G, class Shape>
 size_t staged_bytes(int H, int pieces) {
-  return size_t(unit_threads<Shape>(H)) * G * pieces * sizeof(Pack<T>);
+  return size_t(unit_threads<Shape>(H)) * G * pieces * sizeof(Pack<Real>);
 }
 
 constexpr int kMostUnits = 4096;
@@ -85,10 +86,18 @@ constexpr int kMostUnits = 4096;
 template <bool kBack>
 using ClusterShape = UnitShape<8, 8, true, 256, 1, 2, 8, kBack ? 4 : 2>;
 
+/// All units in passes of 128; nothing is held.
+template <int units>
+using LargeShape = UnitShape<4, 0, false, 512, units / 128, 2>;
+
+/// One gate's weights fit the registers of one block; only matrices of several need a cluster.
+template <int G, class Shape>
+constexpr bool kUsed = Shape::kBlocks == 1 || G > 1;
+
 /// Calls run(shape) with the shape for H units of G gates.
-template <typename T, int G, bool kBack, class Run>
+template <typename Real, int G, bool kBack, class Run>
 void with_unit_shape(int H, const Launcher& launch, Run run) {
-  if constexpr (sizeof(T) == 4) {
+  if constexpr (sizeof(Real) == 4) {
     if (H <= 8) return run(UnitShape<1, 2, true, 32, 1, 8>{});
     if (H <= 20) return run(UnitShape<1, 5, true, 32, 1, 8>{});
     if (H <= 32) return run(UnitShape<1, 8, true, 32, 1, 8>{});
@@ -107,8 +116,16 @@ void with_unit_shape(int H, const Launcher& launch, Run run) {
   }
   // A thread's units of all passes lie in local memory, which the driver reserves for every thread
   // that the device could hold: a GiB for the most.
-  if (H <= 512) return run(UnitShape<4, 0, false, 512, 4, 2>{});
-  run(UnitShape<4, 0, false, 512, kMostUnits / 128, 2>{});
+  if (H <= 512) return run(LargeShape<512>{});
+  run(LargeShape<kMostUnits>{});
+}
+
+/// The most units of G gates of which the gate gradients of two steps fit in `shared_limit` bytes.
+template <typename Real>
+int most_units(int G, size_t shared_limit) {
+  const int most = static_cast<int>(shared_limit / (2 * G * sizeof(Real)));
+  const int whole = padded<Real, LargeShape<kMostUnits>>(1);
+  return most / whole * whole;
 }
 
 /// Launches a kernel with kBlocks blocks for every task.
@@ -138,8 +155,8 @@ BPPSA_DEVICE bool writes_unit() {
 
 /// Hands a unit's number, known to all its lanes, to all blocks that need it. `to` is a place in
 /// this block's shared memory.
-template <class Shape, typename T>
-BPPSA_DEVICE void share_unit(T* to, T value) {
+template <class Shape, typename Real>
+BPPSA_DEVICE void share_unit(Real* to, Real value) {
   if constexpr (Shape::kBlocks == 1) {
     if (writes_unit<Shape>()) *to = value;
   } else {

@@ -8,62 +8,28 @@
 // memory, two panes of it in turn, so that one barrier a step is enough. What a step needs from
 // memory is independent of g and fetched kAhead steps before.
 
-#include "cells.cuh"
+#include "cell.cuh"
+#include "views.cuh"
 #include "weights.cuh"
 
 namespace bppsa::cuda {
-
-template <typename T>
-struct BackwardView {
-  int64_t T_, B;
-  int H;
-  bool reverse;
-  Tape<T> tape;
-  const T* w_hh;
-  const T* grad_output;  // u, null for zeros; strides of t and b
-  int64_t grad_step, grad_sample;
-  const T *grad_h_n, *grad_c_n;  // (B, H), null for zeros
-  T* rows;                       // (T, B, kRows, H): gate gradients
-  T *grad_h0, *grad_c0;          // (B, H), null if not wanted
-
-  BPPSA_BOTH int64_t time(int64_t i) const { return reverse ? T_ - 1 - i : i; }
-  /// The place of unit 0 of sample b at chain step i, and the distance to the step before.
-  BPPSA_BOTH int64_t row(int64_t i, int64_t b) const { return (time(i) * B + b) * H; }
-  BPPSA_BOTH int64_t row_step() const { return reverse ? -B * H : B * H; }
-
-  BPPSA_DEVICE T direct(int64_t i, int64_t b, int unit) const {
-    return grad_output ? grad_output[time(i) * grad_step + b * grad_sample + unit] : T(0);
-  }
-  /// State `s` of `unit` at the end of the chain.
-  BPPSA_DEVICE T last(int s, int64_t b, int unit) const {
-    const T* from = s == 0 ? grad_h_n : grad_c_n;
-    const T own = from ? from[b * H + unit] : T(0);
-    return s == 0 ? own + direct(T_ - 1, b, unit) : own;
-  }
-  /// The gradient of the initial state.
-  template <int S>
-  BPPSA_DEVICE void finish(int64_t b, int unit, const T (&g)[S]) const {
-    if (grad_h0) grad_h0[b * H + unit] = g[0];
-    if (S == 2 && grad_c0) grad_c0[b * H + unit] = g[S - 1];
-  }
-};
 
 // What each step needs from memory, fetched from the end of the chain to its beginning. Pointers
 // move, so that an address costs an addition.
 template <class Cell>
 struct Feed {
-  using T = typename Cell::scalar_t;
+  using Real = typename Cell::scalar_t;
   struct Item {
     typename Cell::Raw raw;
-    T direct;  // u_{i-1}
+    Real direct;  // u_{i-1}
   };
 
   int64_t i, row_step, direct_step;
-  Tape<T> tape;  // at step i, sample b, unit 0
+  Tape<Real> tape;  // at step i, sample b, unit 0
   bool has_direct;
-  const T* direct;  // u_{i-1} there
+  const Real* direct;  // u_{i-1} there
 
-  BPPSA_DEVICE Feed(const BackwardView<T>& view, int64_t b, int64_t last)
+  BPPSA_DEVICE Feed(const BackwardView<Real>& view, int64_t b, int64_t last)
       : i(last - 1),
         row_step(view.row_step()),
         direct_step(view.reverse ? -view.grad_step : view.grad_step),
@@ -75,13 +41,13 @@ struct Feed {
   /// inside: this is known not to be the first step of the chain.
   BPPSA_DEVICE Item fetch(bool inside, int unit) const {
     const bool start = !inside && i == 0;
-    Item item{Cell::read(tape, unit, start, unit - row_step), T(0)};
+    Item item{Cell::Raw::read(tape, unit, start, unit - row_step), Real(0)};
     if (has_direct && !start) item.direct = direct[unit];
     return item;
   }
   BPPSA_DEVICE void step_back() {
     --i;
-    tape.move(-row_step);
+    tape.template move<Cell::kKeeps, Cell::kStates == 2>(-row_step);
     direct -= direct_step;
   }
 };
@@ -96,9 +62,9 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
                             int64_t b, int64_t last, int64_t first,
                             typename Cell::scalar_t (&g)[Shape::kPasses][Cell::kStates],
                             typename Cell::scalar_t* panes) {
-  using T = typename Cell::scalar_t;
+  using Real = typename Cell::scalar_t;
   constexpr int G = Cell::kGates, kAhead = Shape::kAhead, kPasses = Shape::kPasses;
-  const int H = view.H, pitch = padded<T, Shape>(H);
+  const int H = view.H, pitch = padded<Real, Shape>(H);
   const int passes = kPasses == 1 ? 1 : ceil_div(H, static_cast<int>(blockDim.x) / Shape::kSplit);
   // A thread without a unit shadows the last one, and writes nothing.
   const auto unit = [&](int p) { return smaller(unit_of<Shape>(p), H - 1); };
@@ -118,26 +84,26 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
   for (int slot = 0; slot < kAhead; ++slot) fetch(false, ring[slot]);
   sync_units<Shape>();  // the rows of a step may take the place of its gates
 
-  T* row = view.rows + view.row(last - 1, b) * Cell::kRows;
+  Real* row = view.rows + view.row(last - 1, b) * Cell::kRows;
   const int64_t row_back = -feed.row_step * Cell::kRows;
   const auto step = [&](bool inside, int slot) {
-    T* const pane = panes + slot % 2 * (G * pitch);
-    T past[kPasses][Cell::kStates], direct[kPasses];
+    Real* const pane = panes + slot % 2 * (G * pitch);
+    Real past[kPasses][Cell::kStates], direct[kPasses];
 #pragma unroll 1
     for (int p = 0; p < kPasses; ++p) {
       if (p >= passes) break;
       const auto factors = Cell::factors(ring[slot][p].raw);
-      T gates[G];
-      Cell::pull(factors, g[p], gates, past[p]);
+      Real d[Cell::kRows];
+      Cell::pull(factors, g[p], d, past[p]);
       direct[p] = ring[slot][p].direct;
       if (unit_of<Shape>(p) < H) {
 #pragma unroll
-        for (int k = 0; k < G; ++k) share_unit<Shape>(pane + k * pitch + unit(p), gates[k]);
+        for (int k = 0; k < G; ++k) {
+          share_unit<Shape>(pane + k * pitch + unit(p), d[Cell::kFirstRecurrentRow + k]);
+        }
         if (kPublish && writes_unit<Shape>()) {
-          T published[Cell::kRows];
-          Cell::rows(factors, g[p], gates, published);
 #pragma unroll
-          for (int k = 0; k < Cell::kRows; ++k) row[k * H + unit(p)] = published[k];
+          for (int k = 0; k < Cell::kRows; ++k) row[k * H + unit(p)] = d[k];
         }
       }
     }

@@ -1,0 +1,38 @@
+// The recurrent cells, a row each: CELL(name, formula, gates, states, kept).
+//
+//   name      as the operators call it; its formula is in the file of that name
+//   gates     blocks of H rows in W_ih and W_hh
+//   states    1: h, 2: h and c
+//   kept      numbers a unit that a forward with Keep::all keeps; with Keep::least c alone
+//
+// The build compiles the kernels of each row by themselves (CMakeLists.txt reads this list).
+#pragma once
+
+#define BPPSA_CELLS(CELL)          \
+  CELL(rnn_tanh, RnnTanh, 1, 1, 0) \
+  CELL(rnn_relu, RnnRelu, 1, 1, 0) \
+  CELL(gru, Gru, 3, 1, 4)          \
+  CELL(lstm, Lstm, 4, 2, 5)
+
+namespace bppsa {
+
+enum class CellKind : int {
+#define CELL(name, ...) name,
+  BPPSA_CELLS(CELL)
+#undef CELL
+};
+
+struct CellRow {
+  const char* name;
+  int gates, states, kept;
+};
+
+constexpr CellRow kCells[] = {
+#define CELL(name, formula, gates, states, kept) {#name, gates, states, kept},
+    BPPSA_CELLS(CELL)
+#undef CELL
+};
+
+constexpr const CellRow& row_of(CellKind cell) { return kCells[int(cell)]; }
+
+}  // namespace bppsa

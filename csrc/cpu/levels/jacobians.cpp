@@ -1,0 +1,34 @@
+// The kernels of sparse Jacobians of one instruction set.
+#include "../../jacobians/multiply.h"
+#include "../../jacobians/patterns.h"
+#include "../../jacobians/symbolic.h"
+#include "../../jacobians/values.h"
+#include "../../simd/numbers.h"
+#include "table.h"
+
+namespace bppsa::BPPSA_ISA {
+
+// Patterns have no dtype.
+#define KERNEL(name, request_type, kernel) \
+  void name(const request_type& request, const Parallel& parallel) { kernel(request, parallel); }
+KERNEL(count_templates, ConvolutionRequest, measure_templates)
+KERNEL(fill_templates, ConvolutionRequest, write_templates)
+KERNEL(fill_convolution, ConvolutionRequest, write_convolution)
+KERNEL(fill_windows, WindowRequest, write_windows)
+KERNEL(count_product, SymbolicRequest, count_rows)
+KERNEL(fill_product, SymbolicRequest, write_rows)
+#undef KERNEL
+
+#define KERNEL(name, request_type)                                                              \
+  void name(const request_type& request, const Parallel& parallel) {                            \
+    with_real(request.storage,                                                                  \
+              [&](auto real) { name##_as<typename decltype(real)::type>(request, parallel); }); \
+  }
+KERNEL(max_pool, MaxPoolRequest)
+KERNEL(elementwise, ElementwiseRequest)
+KERNEL(weights, WeightRequest)
+KERNEL(multiply, NumericRequest)
+KERNEL(apply, ApplyRequest)
+#undef KERNEL
+
+}  // namespace bppsa::BPPSA_ISA

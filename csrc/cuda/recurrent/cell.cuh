@@ -1,0 +1,155 @@
+#pragma once
+// A cell's formula (cells/cell.h) as a thread of CUDA uses it: for one unit of one sample, with
+// what the forward leaves on the tape and the backward reads of it.
+
+#include "../../cells/gru.h"
+#include "../../cells/lstm.h"
+#include "../../cells/rnn.h"
+#include "../math.cuh"
+#include "shape.cuh"
+#include "tape.cuh"
+
+namespace bppsa::cuda {
+
+// What the backward reads at a place: of a cell that keeps nothing its output; of others the slots,
+// with one state h before the step, with two c after and before it.
+template <typename Real, bool kKeeps, bool kHasC>
+struct Raw {
+  Real output;
+
+  BPPSA_DEVICE static Raw read(const Tape<Real>& tape, int unit, bool, int64_t) {
+    return {tape.output[unit]};
+  }
+  BPPSA_DEVICE static void read_pack(const Tape<Real>& tape, int unit, int64_t,
+                                     Raw (&raw)[kVec<Real>]) {
+    const Pack<Real> h = *reinterpret_cast<const Pack<Real>*>(tape.output + unit);
+#pragma unroll
+    for (int e = 0; e < kVec<Real>; ++e) raw[e] = {h.e[e]};
+  }
+  template <class Formula>
+  BPPSA_DEVICE auto factors() const {
+    const Real none[Formula::kSlots] = {};
+    return Formula::template factors<ScalarMath<Real>>(none, output, Real(0));
+  }
+};
+
+template <typename Real>
+struct Raw<Real, true, false> {
+  Quad<Real> kept;
+  Real before;
+
+  BPPSA_DEVICE static Raw read(const Tape<Real>& tape, int unit, bool start, int64_t before) {
+    return {tape.gates[unit], Tape<Real>::previous(tape.output, tape.h0, start, unit, before)};
+  }
+  BPPSA_DEVICE static void read_pack(const Tape<Real>& tape, int unit, int64_t before,
+                                     Raw (&raw)[kVec<Real>]) {
+    const Pack<Real> h = *reinterpret_cast<const Pack<Real>*>(tape.output + before);
+#pragma unroll
+    for (int e = 0; e < kVec<Real>; ++e) raw[e] = {tape.gates[unit + e], h.e[e]};
+  }
+  template <class Formula>
+  BPPSA_DEVICE auto factors() const {
+    return Formula::template factors<ScalarMath<Real>>(kept.e, Real(0), before);
+  }
+};
+
+template <typename Real>
+struct Raw<Real, true, true> {
+  Quad<Real> kept;
+  Real c, before;
+
+  BPPSA_DEVICE static Raw read(const Tape<Real>& tape, int unit, bool start, int64_t before) {
+    return {tape.gates[unit], tape.c[unit],
+            Tape<Real>::previous(tape.c, tape.c0, start, unit, before)};
+  }
+  BPPSA_DEVICE static void read_pack(const Tape<Real>& tape, int unit, int64_t before,
+                                     Raw (&raw)[kVec<Real>]) {
+    const Pack<Real> c = *reinterpret_cast<const Pack<Real>*>(tape.c + unit);
+    const Pack<Real> old = *reinterpret_cast<const Pack<Real>*>(tape.c + before);
+#pragma unroll
+    for (int e = 0; e < kVec<Real>; ++e) raw[e] = {tape.gates[unit + e], c.e[e], old.e[e]};
+  }
+  template <class Formula>
+  BPPSA_DEVICE auto factors() const {
+    return Formula::template factors<ScalarMath<Real>>(kept.e, tanh_of(c), before);
+  }
+};
+
+template <class Formula_, typename Real>
+struct Cell : Formula_ {
+  using Formula = Formula_;
+  using scalar_t = Real;
+  using Raw = cuda::Raw<Real, (Formula::kKept > 0), Formula::kStates == 2>;
+  static constexpr bool kKeeps = Formula::kKept > 0;
+  static_assert(!kKeeps || Formula::kSlots == 4, "a place of the tape has four numbers");
+
+  /// The gate whose weights a slot takes from x and from h; -1: none.
+  BPPSA_DEVICE static int input_part(int slot) { return gate_of<typename Formula::FromX>(slot); }
+  BPPSA_DEVICE static int recurrent_part(int slot) {
+    return gate_of<typename Formula::FromH>(slot);
+  }
+  /// Whether the input's part of a gate is simply added to the recurrent part.
+  BPPSA_DEVICE static bool input_adds_to_sum(int gate) {
+    bool adds = false;
+#pragma unroll
+    for (int slot = 0; slot < Formula::kSlots; ++slot) {
+      adds = adds || (recurrent_part(slot) == gate && input_part(slot) == gate);
+    }
+    return adds;
+  }
+
+  /// The state after the step, and the slots to keep, from the sums of each gate: those of the
+  /// recurrent part, with the input's part where that is added to them, and the input's part.
+  BPPSA_DEVICE static UnitState<Real> step(const Real (&sum)[Formula::kGates],
+                                           const Real (&input)[Formula::kGates],
+                                           const UnitState<Real>& before, Quad<Real>& kept) {
+    Real slot[Formula::kSlots];
+#pragma unroll
+    for (int s = 0; s < Formula::kSlots; ++s) {
+      slot[s] = recurrent_part(s) >= 0 ? sum[recurrent_part(s)] : input[input_part(s)];
+    }
+    return finish(slot, before, kept);
+  }
+  /// The same from the sum of each slot.
+  BPPSA_DEVICE static UnitState<Real> finish(Real (&slot)[Formula::kSlots],
+                                             const UnitState<Real>& before, Quad<Real>& kept) {
+    constexpr auto activation = Formula::kActivation;
+#pragma unroll
+    for (int s = 0; s < Formula::kSlots; ++s) {
+      if (activation.of[s] == Activation::sigmoid) slot[s] = sigmoid(slot[s]);
+      if (activation.of[s] == Activation::tanh) slot[s] = tanh_of(slot[s]);
+    }
+    const UnitState<Real> after = Formula::template step<ScalarMath<Real>>(slot, before);
+    if constexpr (kKeeps) {
+#pragma unroll
+      for (int s = 0; s < Formula::kSlots; ++s) kept.e[s] = slot[s];
+    }
+    return after;
+  }
+
+  /// All of the backward that can be computed without the gradient.
+  BPPSA_DEVICE static auto factors(const Raw& raw) { return raw.template factors<Formula>(); }
+
+  /// From the gradient of the state: the gradients of the sums, and what passes the weights by.
+  template <class Factors>
+  BPPSA_DEVICE static void pull(const Factors& factors, const Real (&g)[Formula::kStates],
+                                Real (&d)[Formula::kRows], Real (&past)[Formula::kStates]) {
+    Formula::template pull<ScalarMath<Real>>(factors, g, d, past);
+    if constexpr (!Formula::kPassesH) past[0] = 0;
+  }
+
+ private:
+  // From a number's bytes, not from a table in memory: the slot need not be known to the compiler.
+  template <class From>
+  BPPSA_DEVICE static int gate_of(int slot) {
+    constexpr uint32_t gates = bytes_of(From::slots);
+    return static_cast<int8_t>(gates >> (8 * slot));
+  }
+  static BPPSA_TABLE uint32_t bytes_of(const Slots<Formula::kSlots>& slots) {
+    uint32_t bytes = 0;
+    for (int s = 0; s < Formula::kSlots; ++s) bytes |= (slots.gate[s] & 0xffu) << (8 * s);
+    return bytes;
+  }
+};
+
+}  // namespace bppsa::cuda

@@ -1,0 +1,68 @@
+#pragma once
+// The gates again, for a backward whose forward kept none of them: with all states known, the sums
+// of all steps are one product, and what the cell makes of them is one kernel. Both write the
+// tape's own layout, (T, B, H) times four numbers.
+
+#include "../threads.cuh"
+#include "cell.cuh"
+#include "operands.cuh"
+
+namespace bppsa::cuda {
+
+template <class Cell>
+struct KeptWeights {  // what each of the four numbers of a unit is summed with
+  using Real = typename Cell::scalar_t;
+  static constexpr bool kAlongK = true;
+  const Real *w_ih, *w_hh;
+  int H, I;
+  BPPSA_DEVICE Real operator()(int64_t k, int64_t n) const {
+    const int unit = static_cast<int>(n / 4), place = static_cast<int>(n % 4);
+    if (k < H) {
+      const int gate = Cell::recurrent_part(place);
+      return gate < 0 ? Real(0) : w_hh[(int64_t{gate} * H + unit) * H + k];
+    }
+    const int gate = Cell::input_part(place);
+    return gate < 0 ? Real(0) : w_ih[(int64_t{gate} * H + unit) * I + k - H];
+  }
+};
+
+/// From the sums, without biases, to what the forward keeps; in place.
+template <class Cell>
+__global__ void __launch_bounds__(kThreadsOfEach)
+    gates_kernel(Quad<typename Cell::scalar_t>* gates, int64_t places, int H,
+                 const typename Cell::scalar_t* b_ih, const typename Cell::scalar_t* b_hh) {
+  using Real = typename Cell::scalar_t;
+  for_each_thread(places, [&](int64_t e) {
+    const int unit = static_cast<int>(e % H);
+    Quad<Real> kept = gates[e];
+    Real slot[Cell::kSlots];
+#pragma unroll
+    for (int s = 0; s < Cell::kSlots; ++s) {
+      const int from_state = Cell::recurrent_part(s), from_input = Cell::input_part(s);
+      slot[s] = kept.e[s];
+      if (b_ih && from_input >= 0) slot[s] += b_ih[from_input * H + unit];
+      if (b_hh && from_state >= 0) slot[s] += b_hh[from_state * H + unit];
+    }
+    Cell::finish(slot, {Real(0), Real(0)}, kept);
+    gates[e] = kept;
+  });
+}
+
+/// Fills `gates` (T, B, H) from the tape's outputs.
+template <class Cell>
+void recompute_gates(const BackwardLayer<typename Cell::scalar_t>& layer,
+                     Quad<typename Cell::scalar_t>* gates, Launcher& launch) {
+  using Real = typename Cell::scalar_t;
+  const BackwardView<Real>& view = layer.view;
+  const int64_t steps = view.T * view.B;
+  const int I = static_cast<int>(layer.I);
+  const StepInputs<Real> states{view.tape.output, view.tape.h0, layer.x, steps,
+                                view.B,           view.H,       I,       view.reverse};
+  gemm<Real>(StepInputsAlongK<Real>{states}, KeptWeights<Cell>{layer.w_ih, view.w_hh, view.H, I},
+             RowMajor<Real>{reinterpret_cast<Real*>(gates), int64_t{4} * view.H}, steps,
+             int64_t{4} * view.H, view.H + I, 1, launch);
+  launch_each("gates", gates_kernel<Cell>, steps * view.H, launch, gates, steps * view.H, view.H,
+              layer.b_ih, layer.b_hh);
+}
+
+}  // namespace bppsa::cuda

@@ -1,0 +1,109 @@
+#pragma once
+// A recurrent layer in one direction as its kernels see it: views of memory that own nothing and
+// are passed by value. T steps, B samples, I inputs, H units, P numbers of a projected state.
+
+#include "../../requests/plan.h"
+#include "tape.cuh"
+
+namespace bppsa::cuda {
+
+// x (T, B, I): numbers side by side, any strides of t and b.
+template <typename Real>
+struct Inputs {
+  const Real* data;
+  int64_t step, sample;
+  int64_t B;
+
+  BPPSA_DEVICE Real operator()(int64_t row, int64_t i) const {  // row = t * B + b, below 2^32
+    const uint32_t t = static_cast<uint32_t>(row) / static_cast<uint32_t>(B);
+    return data[t * step + (row - t * B) * sample + i];
+  }
+};
+
+template <typename Real>
+struct ForwardView {
+  int64_t T, B;
+  int H;
+  bool reverse;
+  const Real* input;  // x with its strides, or the product
+  int64_t input_step, input_sample;
+  const Real *w_ih, *w_hh, *b_ih, *b_hh, *h0, *c0;
+  Real* output;
+  Quad<Real>* gates;  // null to keep nothing
+  Real* c;
+  Real *h_n, *c_n;
+};
+
+template <typename Real>
+struct BackwardView {
+  int64_t T, B;
+  int H;
+  bool reverse;
+  Tape<Real> tape;
+  const Real* w_hh;
+  const Real* grad_output;  // u, null for zeros; strides of t and b
+  int64_t grad_step, grad_sample;
+  const Real *grad_h_n, *grad_c_n;  // (B, H), null for zeros
+  Real* rows;                       // (T, B, kRows, H): gate gradients
+  Real *grad_h0, *grad_c0;          // (B, H), null if not wanted
+
+  BPPSA_BOTH int64_t time(int64_t i) const { return reverse ? T - 1 - i : i; }
+  /// The place of unit 0 of sample b at chain step i, and the distance to the step before.
+  BPPSA_BOTH int64_t row(int64_t i, int64_t b) const { return (time(i) * B + b) * H; }
+  BPPSA_BOTH int64_t row_step() const { return reverse ? -B * H : B * H; }
+
+  BPPSA_DEVICE Real direct(int64_t i, int64_t b, int unit) const {
+    return grad_output ? grad_output[time(i) * grad_step + b * grad_sample + unit] : Real(0);
+  }
+  /// State `s` of `unit` at the end of the chain.
+  BPPSA_DEVICE Real last(int s, int64_t b, int unit) const {
+    const Real* from = s == 0 ? grad_h_n : grad_c_n;
+    const Real own = from ? from[b * H + unit] : Real(0);
+    return s == 0 ? own + direct(T - 1, b, unit) : own;
+  }
+  /// The gradient of the initial state.
+  template <int S>
+  BPPSA_DEVICE void finish(int64_t b, int unit, const Real (&g)[S]) const {
+    if (grad_h0) grad_h0[b * H + unit] = g[0];
+    if (S == 2 && grad_c0) grad_c0[b * H + unit] = g[S - 1];
+  }
+};
+
+template <typename Real>
+struct ParameterGradients {  // null: not wanted
+  Real *w_ih, *w_hh, *b_ih, *b_hh;
+
+  explicit operator bool() const { return w_ih || w_hh || b_ih || b_hh; }
+};
+
+// What a projected layer has beside a plain one's view of m and V.
+template <typename Real>
+struct Projection {
+  int P;
+  const Real *w_hh, *w_hr, *h0;  // (4 H, P), (P, H), (B, P) or null
+};
+
+template <typename Real>
+struct ForwardLayer {
+  ForwardView<Real> view;  // its input side is filled in by the layer
+  Inputs<Real> x;
+  int64_t I;
+  Projection<Real> projection;  // with one, `view` has P outputs
+  Real* m;                      // (T, B, H): what is projected; null not to keep it
+};
+
+template <typename Real>
+struct BackwardLayer {
+  // With a projection grad_output, grad_h_n and grad_h0 have P numbers, and the tape's output is m.
+  BackwardView<Real> view;
+  Inputs<Real> x;
+  int64_t I;
+  const Real *w_ih, *b_ih, *b_hh;
+  Projection<Real> projection;
+  Plan plan;
+  Real* grad_x;  // null if not wanted
+  ParameterGradients<Real> parameters;
+  Real* grad_w_hr;
+};
+
+}  // namespace bppsa::cuda

@@ -1,0 +1,170 @@
+// From the gradients of the pre-activations to those of the parameters and the inputs.
+//
+// Every one is a product over (step, sample): grad W = sum of d^T [input]. Each worker takes a
+// share of the rows and adds to sums of its own, kept transposed (input by gate) so that vectors
+// lie along the gates; they are added up in the order of the workers when all is done.
+#pragma once
+
+#include "chain.h"
+
+namespace bppsa::BPPSA_ISA {
+
+template <class Cell, typename T = typename Cell::T>
+class ParameterGradients {
+ public:
+  // Numbers in a row of d, so that each range of it can be read in whole vectors.
+  static int64_t row_width(const Layer<T>& layer) {
+    const int64_t padded = layer.padded;
+    const int64_t gates =
+        Cell::kFirstRecurrentRow * padded + whole_vectors<T>(Cell::kGates * padded);
+    return layer.w_hr ? max(gates, Cell::kRows * padded + layer.padded_P + whole_vectors<T>(padded))
+                      : gates;
+  }
+
+  ParameterGradients(const Layer<T>& layer, const RecurrentBackwardRequest& request, int workers)
+      : layer_(layer),
+        args_(request),
+        workers_(workers),
+        K_(Cell::kGates * layer.padded),
+        N_(whole_vectors<T>(K_)),
+        size_x_(request.grad_w_ih ? layer.I * N_ : 0),
+        size_h_(request.grad_w_hh ? layer.P * N_ : 0),
+        size_hr_(request.grad_w_hr ? layer.P * whole_vectors<T>(layer.padded) : 0),
+        size_((size_x_ + size_h_ + size_hr_ + 2 * N_)),
+        sums_(workers * size_),
+        w_ih_(request.grad_x && rearranged() ? K_ * layer.I : 0) {
+    std::memset(sums_.data, 0, workers * size_ * sizeof(T));
+    if (request.grad_x) arrange_w_ih();
+  }
+
+  // Adds the rows of a slab to the sums of one worker.
+  void add(int64_t worker, const Slab<T>& slab) const {
+    if (slab.hi <= slab.lo || slab.n <= 0) return;
+    const int64_t P = layer_.P, padded = layer_.padded, steps = slab.steps(), n = slab.n;
+    T* x = sums_.data + worker * size_;
+    T* h = x + size_x_;
+    T* hr = h + size_h_;
+    T* sums_x = hr + size_hr_;
+    const int64_t ld = slab.d.ld, step = slab.d_rows * ld;
+    const Block<T> from_x{slab.d.data, step, ld};
+    const Block<T> from_h{slab.d.data + Cell::kFirstRecurrentRow * padded, step, ld};
+    const T one = 1;
+    if (args_.grad_w_ih) {
+      const T* first = layer_.x(slab.lo + 1, slab.b).data;
+      add_transposed_product<T>(steps, n, layer_.I, N_,
+                                {first, args_.x_stride[0], args_.x_stride[1]}, from_x, x);
+    }
+    if (args_.grad_w_hh) {
+      if (slab.lo == 0 && args_.h0)
+        add_transposed_product<T>(1, n, P, N_, {layer_.h(0, slab.b).data, 0, P}, from_h, h);
+      const int64_t skip = slab.lo == 0;
+      const Block<T> rest{from_h.data + skip * step, step, ld};
+      if (steps > skip)
+        add_transposed_product<T>(steps - skip, n, P, N_,
+                                  {layer_.h(slab.lo + skip, slab.b).data, args_.output_step, P},
+                                  rest, h);
+    }
+    if (args_.grad_b_ih || (args_.grad_b_hh && !Cell::kFirstRecurrentRow))
+      add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, from_x, sums_x);
+    if (args_.grad_b_hh && Cell::kFirstRecurrentRow)
+      add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, from_h, sums_x + N_);
+    if (args_.grad_w_hr) {
+      const T* g_h = slab.d.data + Cell::kRows * padded;
+      add_transposed_product<T>(steps, n, P, whole_vectors<T>(padded), {g_h, step, ld},
+                                {g_h + layer_.padded_P, step, ld}, hr);
+    }
+    if (args_.grad_x)
+      for (int64_t t = slab.lo + 1; t <= slab.hi; ++t)
+        grad_x(t, slab.b, n, slab.d.from((t - 1 - slab.lo) * slab.d_rows));
+  }
+
+  // Adds the rows of a slab, shared out to `count` workers from `first` on: share i of them.
+  void add_share(int64_t first, int64_t i, int64_t count, Slab<T> slab) const {
+    if (slab.steps() >= count) {
+      const int64_t lo = slab.lo, steps = slab.steps();
+      slab.lo = lo + steps * i / count;
+      slab.hi = lo + steps * (i + 1) / count;
+      slab.d = slab.d.from((slab.lo - lo) * slab.d_rows);
+    } else {
+      const int64_t b = slab.n * i / count;
+      slab.d = slab.d.from(b);
+      slab.b += b;
+      slab.n = slab.n * (i + 1) / count - b;
+    }
+    add(first + i, slab);
+  }
+
+  // Writes the gradients.
+  void finish() {
+    for (int w = 1; w < workers_; ++w)
+      for (int64_t i = 0; i < size_; ++i) sums_.data[i] += sums_.data[w * size_ + i];
+    const T* x = sums_.data;
+    const T* h = x + size_x_;
+    const T* hr = h + size_h_;
+    const T* sums_x = hr + size_hr_;
+    const T* sums_h = sums_x + N_;
+    const int64_t H = layer_.H;
+    if (args_.grad_w_ih) scatter(x, layer_.I, static_cast<T*>(args_.grad_w_ih), kPermuted);
+    if (args_.grad_w_hh) scatter(h, layer_.P, static_cast<T*>(args_.grad_w_hh), false);
+    if (args_.grad_b_ih) scatter(sums_x, 1, static_cast<T*>(args_.grad_b_ih), kPermuted);
+    if (args_.grad_b_hh)
+      scatter(Cell::kFirstRecurrentRow ? sums_h : sums_x, 1, static_cast<T*>(args_.grad_b_hh),
+              false);
+    if (args_.grad_w_hr)
+      for (int64_t p = 0; p < layer_.P; ++p)
+        std::memcpy(static_cast<T*>(args_.grad_w_hr) + p * H,
+                    hr + p * whole_vectors<T>(layer_.padded), H * sizeof(T));
+  }
+
+ private:
+  static constexpr bool kPermuted = Cell::input_gate(0) != 0;
+  static constexpr int64_t kNarrow = 4;
+  bool narrow() const { return layer_.I < kNarrow; }
+  bool rearranged() const { return kPermuted || narrow() || layer_.H != layer_.padded; }
+
+  void grad_x(int64_t t, int64_t b, int64_t n, Rows<T> d) const {
+    const int64_t I = layer_.I;
+    T* out = static_cast<T*>(args_.grad_x) + (t - 1) * args_.grad_x_step + b * I;
+    if (narrow())
+      dot_rows<T, kMaxWidth<T>>(n, K_, I, d.data, d.ld, w_ih_.data, out);
+    else
+      multiply_x_(n, K_, I, d.data, d.ld, rearranged() ? w_ih_.data : layer_.w_ih, nullptr, 0, out,
+                  I);
+  }
+
+  // W_ih with its gates in d's order, padded; transposed if narrow.
+  void arrange_w_ih() {
+    const int64_t I = layer_.I, H = layer_.H, padded = layer_.padded;
+    multiply_x_ = multiply_rows<T>(I);
+    if (!rearranged()) return;
+    for (int64_t j = 0; j < K_; ++j) {
+      const int64_t gate = Cell::input_gate(j / padded), unit = j % padded;
+      for (int64_t i = 0; i < I; ++i)
+        w_ih_.data[narrow() ? i * K_ + j : j * I + i] =
+            unit < H ? layer_.w_ih[(gate * H + unit) * I + i] : T(0);
+    }
+  }
+
+  // grad (GH x inputs) from a sum kept as (inputs x N), gates in torch's order.
+  void scatter(const T* sum, int64_t inputs, T* grad, bool permuted) const {
+    const int64_t H = layer_.H;
+    constexpr int64_t kBlock = 16;
+    for (int block = 0; block < Cell::kGates; ++block) {
+      const int64_t gate = permuted ? Cell::input_gate(block) : block;
+      for (int64_t j0 = 0; j0 < H; j0 += kBlock)
+        for (int64_t i = 0; i < inputs; ++i)
+          for (int64_t j = j0; j < min(j0 + kBlock, H); ++j)
+            grad[(gate * H + j) * inputs + i] = sum[i * N_ + block * layer_.padded + j];
+    }
+  }
+
+  const Layer<T>& layer_;
+  const RecurrentBackwardRequest& args_;
+  const int workers_;
+  const int64_t K_, N_, size_x_, size_h_, size_hr_, size_;
+  Buffer<T> sums_;  // a worker's: W_ih, W_hh, W_hr, the sums that go with W_ih, with W_hh
+  Buffer<T> w_ih_;
+  MultiplyRows<T> multiply_x_ = nullptr;
+};
+
+}  // namespace bppsa::BPPSA_ISA

@@ -1,0 +1,49 @@
+// One recurrent layer, forward and backward.
+//
+// T steps, B batch, I input, H state, P projected state, G gates. All strides count elements and
+// may be negative.
+#pragma once
+
+#include "plan.h"
+
+namespace bppsa {
+
+enum class CellKind : int;  // the rows of cells/list.h
+
+// How much a forward keeps for its backward.
+enum class Keep : int { nothing, least, all };
+
+// One recurrent layer in one direction. All tensors contiguous but for the strides given; a layer
+// that runs backwards in time has negative ones, and its pointers at the last step.
+struct RecurrentRequest {
+  Storage storage;  // f32 or f64
+  CellKind cell;
+  int64_t T, B, I, H, P;  // P = H unless w_hr is given
+  const void* x;          // (T, B, I), contiguous in I
+  int64_t x_stride[2];
+  const void *h0, *c0;      // (B, P), (B, H), or null for zeros
+  const void *w_ih, *w_hh;  // (GH, I), (GH, P)
+  const void *b_ih, *b_hh;  // (GH), or null
+  const void* w_hr;         // (P, H), or null
+  void* output;             // (T, B, P): h_1 ... h_T
+  int64_t output_step;
+  void* kept;  // (T, B, kept_width): what the forward keeps for the backward; see the cells
+  int64_t kept_width;
+};
+
+struct RecurrentForwardRequest : RecurrentRequest {
+  void* c_n;  // (B, H), LSTM
+};
+
+// Results are null where they are not wanted.
+struct RecurrentBackwardRequest : RecurrentRequest {
+  const void* grad;  // (T, B, P), contiguous in P: u_1 ... u_T, or null for zeros
+  int64_t grad_stride[2];
+  const void *grad_hn, *grad_cn;  // (B, P), (B, H): added to the direct gradient of the last state
+  void* grad_x;                   // (T, B, I)
+  int64_t grad_x_step;
+  void *grad_h0, *grad_c0;
+  void *grad_w_ih, *grad_w_hh, *grad_b_ih, *grad_b_hh, *grad_w_hr;
+};
+
+}  // namespace bppsa

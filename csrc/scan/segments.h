@@ -1,0 +1,20 @@
+// The steps of a chain, cut into segments of `span`: segment k is steps (lo(k), hi(k)].
+#pragma once
+
+#include <cstdint>
+
+#include "../requests/everywhere.h"
+
+namespace bppsa {
+
+struct Segments {
+  int64_t steps, span;
+
+  BPPSA_EVERYWHERE int64_t count() const { return steps / span + (steps % span != 0); }
+  BPPSA_EVERYWHERE int64_t lo(int64_t k) const { return k * span; }
+  BPPSA_EVERYWHERE int64_t hi(int64_t k) const {
+    return steps - lo(k) < span ? steps : lo(k) + span;
+  }
+};
+
+}  // namespace bppsa

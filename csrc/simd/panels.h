@@ -1,0 +1,136 @@
+// Matrices rearranged for padded tiles: each strip of tiles reads one contiguous piece, in order
+// (rows a power of two apart would fight for the same places of a cache), and columns are filled up
+// with zeros to whole vectors.
+#pragma once
+
+#include "buffer.h"
+#include "tile.h"
+#include "unit_blocks.h"
+
+namespace bppsa::BPPSA_ISA {
+
+template <typename T>
+constexpr int64_t panel_size(int64_t K, int64_t cols) {
+  return K * whole_vectors<T>(cols);
+}
+
+// to[k * step + i] = column(c0 + i)[k], k below K, for the columns of a vector; zeros where there
+// is no column, or null.
+template <typename T, class Column>
+inline void rows_of_columns(int64_t K, int64_t c0, int64_t cols, const Column& column, T* to,
+                            int64_t step) {
+  constexpr int W = kMaxWidth<T>;
+  using V = Vec<T, W>;
+  const T* from[W];
+  for (int i = 0; i < W; ++i) from[i] = c0 + i < cols ? column(c0 + i) : nullptr;
+  int64_t k = 0;
+  for (; k + W <= K; k += W) {
+    V v[W];
+    for (int i = 0; i < W; ++i) v[i] = from[i] ? load<T, W>(from[i] + k) : V{};
+    transpose<T, W>(v);
+    for (int i = 0; i < W; ++i) store<T, W>(to + (k + i) * step, v[i]);
+  }
+  for (; k < K; ++k)
+    for (int i = 0; i < W; ++i) to[k * step + i] = from[i] ? from[i][k] : T(0);
+}
+
+// strip(first, n, panel) for the strips of tiles, of vectors `first` to first + n - 1.
+template <typename T, class Strip>
+inline void for_each_strip(int64_t K, const Columns<T, kMaxWidth<T>>& columns, T* panels,
+                           const Strip& strip) {
+  for (int64_t first = 0; first < columns.vectors; first += columns.strip)
+    strip(first, min(columns.strip, columns.vectors - first), panels + first * kMaxWidth<T> * K);
+}
+
+// put(k, to, step) for the rows of a last, narrow panel: each number of row k goes `step` further.
+template <typename T, class Put>
+inline void for_each_narrow_row(int64_t K, const Columns<T, kMaxWidth<T>>& columns, T* panels,
+                                const Put& put) {
+  constexpr int64_t W = kMaxWidth<T>;
+  if (columns.narrow == 1) return;
+  T* panel = panels + columns.vectors * W * K;
+  std::memset(panel, 0, K * W * sizeof(T));
+  const int64_t KP = columns.narrow, whole = K / KP * KP;
+  for (int64_t k = 0; k < K; ++k)
+    put(k, panel + (k < whole ? k / KP * W + k % KP : (K / KP + k - whole) * W), KP);
+}
+
+// Column c of the matrix is the K numbers at column(c); null for zeros.
+template <typename T, class Column>
+inline void panels_by_columns(int64_t K, int64_t cols, const Column& column, T* panels) {
+  constexpr int64_t W = kMaxWidth<T>;
+  const Columns<T, W> columns(cols);
+  for_each_strip<T>(K, columns, panels, [&](int64_t first, int64_t n, T* panel) {
+    for (int64_t v = 0; v < n; ++v)
+      rows_of_columns<T>(K, (first + v) * W, cols, column, panel + v * W, n * W);
+  });
+  for_each_narrow_row<T>(K, columns, panels, [&](int64_t k, T* to, int64_t step) {
+    for (int64_t c = columns.vectors * W; c < cols; ++c, to += step)
+      if (const T* from = column(c)) *to = from[k];
+  });
+}
+
+// Row k of the matrix is the `given` numbers at row(k), then zeros; null for zeros.
+template <typename T, class Row>
+inline void panels_by_rows(int64_t K, int64_t cols, int64_t given, const Row& row, T* panels) {
+  constexpr int64_t W = kMaxWidth<T>;
+  const Columns<T, W> columns(cols);
+  for_each_strip<T>(K, columns, panels, [&](int64_t first, int64_t n, T* panel) {
+    const int64_t there = max(int64_t(0), min(n * W, given - first * W));
+    for (int64_t k = 0; k < K; ++k, panel += n * W) {
+      const T* from = row(k);
+      const int64_t taken = from ? there : 0;
+      if (taken) std::memcpy(panel, from + first * W, taken * sizeof(T));
+      std::memset(panel + taken, 0, (n * W - taken) * sizeof(T));
+    }
+  });
+  for_each_narrow_row<T>(K, columns, panels, [&](int64_t k, T* to, int64_t step) {
+    if (const T* from = row(k))
+      for (int64_t c = columns.vectors * W; c < given; ++c, to += step) *to = from[c];
+  });
+}
+
+// A matrix (K x cols) in panels, that many rows will be multiplied by.
+template <typename T>
+class Multiplier {
+ public:
+  Multiplier(int64_t K, int64_t cols) : K_(K), columns_(cols), panels_(panel_size<T>(K, cols)) {}
+
+  T* panels() { return panels_.data; }
+
+  // out = rows * matrix + addend: n rows of K numbers, n rows of cols numbers, each kind its own
+  // distance apart. The addend, if any, has rows of no more than `addend_cols` numbers.
+  BPPSA_INLINE void multiply(int64_t n, const T* rows, int64_t ld_rows, const T* addend,
+                             int64_t ld_addend, int64_t addend_cols, T* out, int64_t ld_out) const {
+    for_each_tile(n, columns_, [&](auto& tile) __attribute__((always_inline)) {
+      tile.clear();
+      tile.multiply_add_panel(K_, rows, ld_rows, panels_.data);
+      tile.sum();
+      if (addend) tile.add_rows_of(addend_cols, addend, ld_addend);
+      tile.store_rows(out, ld_out);
+    });
+  }
+
+  // One row in line, where the caller knows at compile time that there is but one.
+  BPPSA_INLINE void operator()(int64_t n, const T* rows, int64_t ld_rows, const T* addend,
+                               int64_t ld_addend, int64_t addend_cols, T* out,
+                               int64_t ld_out) const {
+    if (__builtin_constant_p(n == 1) && n == 1)
+      multiply(1, rows, ld_rows, addend, ld_addend, addend_cols, out, ld_out);
+    else
+      apart(n, rows, ld_rows, addend, ld_addend, addend_cols, out, ld_out);
+  }
+
+ private:
+  __attribute__((noinline)) void apart(int64_t n, const T* rows, int64_t ld_rows, const T* addend,
+                                       int64_t ld_addend, int64_t addend_cols, T* out,
+                                       int64_t ld_out) const {
+    multiply(n, rows, ld_rows, addend, ld_addend, addend_cols, out, ld_out);
+  }
+
+  int64_t K_;
+  Columns<T, kMaxWidth<T>> columns_;
+  Buffer<T> panels_;
+};
+
+}  // namespace bppsa::BPPSA_ISA

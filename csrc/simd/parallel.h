@@ -1,0 +1,50 @@
+// Work on several threads: the batch in groups of samples, a loop over indices.
+#pragma once
+
+#include "../requests/plan.h"
+#include "denormals.h"
+
+namespace bppsa::BPPSA_ISA {
+
+// The batch in nearly equal groups, at least one a thread where there are samples enough,
+// each small enough that its vectors stay in the first-level cache.
+struct SampleGroups {
+  static constexpr int64_t kMaxSize = 64;
+  int64_t batch, count;
+
+  SampleGroups(int64_t batch, int64_t threads)
+      : batch(batch),
+        count(batch == 0 ? 0 : min(batch, ceil_div(ceil_div(batch, kMaxSize), threads) * threads)) {
+  }
+  int64_t begin(int64_t i) const { return batch * i / count; }
+  int64_t size(int64_t i) const { return begin(i + 1) - begin(i); }
+};
+
+// Calls body(i, state) for i in [0, n); each thread's share has a state of its own, from make().
+template <class Make, class Body>
+inline void for_each_index(const Parallel& parallel, int64_t n, const Make& make,
+                           const Body& body) {
+  struct Context {
+    const Make& make;
+    const Body& body;
+    bool flush_denormals;
+  } context{make, body, parallel.flush_denormals};
+  const auto share = [](void* p, int64_t begin, int64_t end) {
+    const Context& context = *static_cast<const Context*>(p);
+    const FlushDenormals flush(context.flush_denormals);
+    auto state = context.make();
+    for (int64_t i = begin; i < end; ++i) context.body(i, state);
+  };
+  if (n <= 1 || parallel.threads <= 1)
+    share(&context, 0, n);
+  else
+    parallel.run(n, &context, share);
+}
+
+template <class Body>
+inline void for_each_index(const Parallel& parallel, int64_t n, const Body& body) {
+  struct Nothing {};
+  for_each_index(parallel, n, [] { return Nothing{}; }, [&](int64_t i, Nothing&) { body(i); });
+}
+
+}  // namespace bppsa::BPPSA_ISA

@@ -1,0 +1,36 @@
+// Rows of numbers in memory.
+#pragma once
+
+#include "isa.h"
+
+namespace bppsa::BPPSA_ISA {
+
+// `ld` apart; ld = 0 repeats one row. Null stands for zeros.
+template <typename T>
+struct Rows {
+  T* data = nullptr;
+  int64_t ld = 0;
+
+  T* operator[](int64_t r) const { return data + r * ld; }
+  Rows from(int64_t r) const { return {data ? data + r * ld : nullptr, ld}; }
+  // Numbers from `column` on of rows from `row` on.
+  T* at(int64_t row, int64_t column) const { return data ? data + row * ld + column : nullptr; }
+  explicit operator bool() const { return data != nullptr; }
+};
+
+template <typename T>
+using ConstRows = Rows<const T>;
+
+// Asks for the cache lines of `count` numbers that will soon be written: where another core has
+// read them, the store would wait for their return.
+template <typename T>
+BPPSA_INLINE void prefetch_to_write([[maybe_unused]] const T* first,
+                                    [[maybe_unused]] int64_t count) {
+#if defined(__x86_64__)
+  const char* end = reinterpret_cast<const char*>(first + count);
+  for (const char* p = reinterpret_cast<const char*>(first); p < end; p += 64)
+    asm volatile("prefetchw %0" : : "m"(*p));
+#endif
+}
+
+}  // namespace bppsa::BPPSA_ISA

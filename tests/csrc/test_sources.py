@@ -1,0 +1,68 @@
+"""What holds for the sources of csrc/cuda as a whole."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.emulation import CSRC, needs_gxx
+
+INCLUDE = re.compile(r'^#include "(.+)"', flags=re.MULTILINE)
+CELLS = "recurrent_cell.cu"  # compiled once for each cell: no two objects have a kernel in common
+
+
+def reached(source):
+    """The files that a source includes, directly or not, and itself."""
+    found, new = set(), [source.resolve()]
+    while new:
+        path = new.pop()
+        if path not in found:
+            found.add(path)
+            new += [(path.parent / name).resolve() for name in INCLUDE.findall(path.read_text())]
+    return found
+
+
+def test_kernels_that_count_are_compiled_in_one_source():
+    """Each object counts for itself the products that were not trusted (cuda/untrusted.cuh)."""
+    counting = [
+        path for path in (CSRC / "cuda").rglob("*.cuh") if "report_untrusted();" in path.read_text()
+    ]
+    users = {
+        path.relative_to(CSRC / "cuda").as_posix(): [
+            source.name for source in (CSRC / "cuda").glob("*.cu") if path in reached(source)
+        ]
+        for path in counting
+    }
+    assert users == {
+        "dense/carry.cuh": ["scans.cu"],
+        "diagonal/kernels.cuh": ["scans.cu"],
+        "recurrent/carry.cuh": [CELLS],
+    }
+
+
+@needs_gxx
+@pytest.mark.slow
+def test_kernels_do_nothing_undefined():
+    """A few of the emulator's tests, with the kernels compiled to stop at undefined behaviour."""
+    here = Path(__file__).parent
+    tests = [str(here / f"test_emulation{of}.py") for of in ("", "_recurrent", "_jacobians")]
+    chosen = "strides or empty or launches or gates_again or options or projections or products"
+    flags = "-fsanitize=undefined -fno-sanitize-recover=all"
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "-k",
+            chosen,
+            *tests,
+        ],
+        env=os.environ | {"BPPSA_EMULATOR_FLAGS": flags},
+        check=True,
+    )
