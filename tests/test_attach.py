@@ -21,6 +21,8 @@ from torch.utils.checkpoint import checkpoint
 import bppsa_lightning as bl
 from bppsa_lightning.attach import attached
 
+pytestmark = pytest.mark.usefixtures("accelerate_everything")
+
 ALGORITHMS = ("auto", "linear", "chunked", "blelloch")
 LAYOUTS = ("steps first", "batch first", "unbatched")
 EXACT = 1e-10

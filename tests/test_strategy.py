@@ -271,6 +271,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+@pytest.mark.usefixtures("accelerate_everything")
 def test_models_train_as_under_lightnings_strategy(model):
     stock, scanned = both(model, max_epochs=3)
     assert_same_training(stock, scanned)
@@ -674,6 +675,51 @@ def test_a_model_without_chains_trains_to_the_same_bits():
     assert_identical(weights(scanned), weights(stock))
 
 
+# --- The planner as users get it -----------------------------------------------------------------
+
+
+class Lengths(Classifier):
+    """Reads the first `lengths[i]` steps of batch i; notes how many scans its backward ran."""
+
+    lengths = (T, T, T, T)
+
+    def __init__(self):
+        super().__init__()
+        self.scans = []
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return super().training_step((x[:, : self.lengths[batch_idx]], y), batch_idx)
+
+    def on_after_backward(self):
+        if isinstance(self.trainer.strategy, bl.BPPSAStrategy):
+            self.scans.append(len(self.trainer.strategy.scans))
+
+
+def test_short_calls_are_left_to_pytorch_and_train_to_the_same_bits():
+    class Short(Lengths):
+        lengths = (2, 1, 2, 1)
+
+        def on_train_end(self):
+            if isinstance(self.trainer.strategy, bl.BPPSAStrategy):
+                [chain] = self.trainer.strategy.chains
+                assert (chain.calls, chain.handed_over) == (0, 4) and chain.reason
+
+    stock, ours = both(Short)
+    assert ours.scans == [0] * 4 and ours.losses == stock.losses
+    assert_identical(weights(ours), weights(stock))
+    assert "4 of 4 calls left to PyTorch" in ours.trainer.strategy.explanation
+
+
+def test_the_planner_is_asked_for_every_call():
+    class Mixed(Lengths):
+        lengths = (T, 2, T, 2)
+
+    stock, ours = both(Mixed)
+    assert ours.scans == [1, 0, 1, 0]
+    assert_same_training(stock, ours)
+
+
 # --- Checkpoints -------------------------------------------------------------------------------
 
 
@@ -830,6 +876,7 @@ class OnGPU(Classifier):
     "strategy",
     [pytest.param(how, marks=needs_gpu) for how in ("bppsa", "instance", "device")],
 )
+@pytest.mark.usefixtures("accelerate_everything")
 def test_on_a_gpu(strategy):
     made = {
         "instance": lambda: bl.BPPSAStrategy(algorithm="chunked"),
@@ -846,6 +893,7 @@ def test_on_a_gpu(strategy):
 @pytest.mark.parametrize(
     "precision", [pytest.param(p, marks=needs_gpu) for p in ("16-mixed", "bf16-mixed")]
 )
+@pytest.mark.usefixtures("accelerate_everything")
 def test_mixed_precision_on_a_gpu(precision):
     settings = {"accelerator": "cuda", "precision": precision, "max_steps": 60}
     stock, found = fit(STOCK, OnGPU, **settings), fit("bppsa", OnGPU, **settings)

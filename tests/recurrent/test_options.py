@@ -22,6 +22,8 @@ from bppsa_lightning.recurrent import packed
 
 EXACT = 1e-10
 
+pytestmark = pytest.mark.usefixtures("accelerate_everything")
+
 CELLS = {
     "RNN-tanh": (nn.RNN, {"nonlinearity": "tanh"}),
     "RNN-relu": (nn.RNN, {"nonlinearity": "relu"}),
