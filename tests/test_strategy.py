@@ -31,6 +31,7 @@ from support.helpers import (
     data,
     fit,
     is_attached,
+    stock_training,
     trainer,
     weights,
 )
@@ -52,7 +53,7 @@ pytestmark = [
 def both(model=Classifier, **settings):
     """The same training under STOCK and under "bppsa", in float64 unless told otherwise."""
     settings = {"precision": "64-true", **settings}
-    stock, scanned = fit(STOCK, model, **settings), fit("bppsa", model, **settings)
+    stock, scanned = stock_training(model, **settings), fit("bppsa", model, **settings)
     assert type(stock.trainer.strategy) is SingleDeviceStrategy
     assert type(scanned.trainer.strategy) is bl.BPPSAStrategy
     assert scanned.trainer.global_step == stock.trainer.global_step > 0
@@ -102,7 +103,7 @@ def test_every_algorithm_trains_alike_and_to_the_same_bits(algorithm):
     first, second = (fit(bl.BPPSAStrategy(algorithm), Checked, max_steps=20) for _ in range(2))
     assert first.losses == second.losses
     assert_identical(weights(first), weights(second))
-    stock = fit(STOCK, max_steps=20)
+    stock = stock_training(max_steps=20)
     assert_same_training(stock, first, 1e-4)
 
 
@@ -318,7 +319,7 @@ def test_settings_of_the_trainer_act_as_under_lightnings_strategy(what):
         for strategy in (STOCK, "bppsa")
     )
     assert_same_training(stock, scanned)
-    plain = weights(fit(STOCK, precision="64-true", max_epochs=4))
+    plain = weights(stock_training(precision="64-true", max_epochs=4))
     assert any(not torch.equal(plain[n], value) for n, value in weights(stock).items()), "no effect"
 
 
@@ -636,7 +637,7 @@ def test_the_user_may_detach_and_attach_inside_fit():
 
     model = fit("bppsa", Undecided)
     assert len(model.losses) == 4 and model.attached["train"] == {True, False}
-    assert_same_training(fit(STOCK), model, 1e-4)
+    assert_same_training(stock_training(), model, 1e-4)
 
 
 class NoChain(Classifier):
@@ -728,7 +729,7 @@ def test_the_planner_is_asked_for_every_call():
 )
 def test_checkpoints_resume_under_either_strategy(first, second, tmp_path):
     save = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
-    uninterrupted = fit(STOCK, max_epochs=3, precision="64-true")
+    uninterrupted = stock_training(max_epochs=3, precision="64-true")
     fit(first, max_epochs=1, precision="64-true", callbacks=[save], enable_checkpointing=True)
     torch.manual_seed(9)
     resumed = Classifier()

@@ -207,6 +207,7 @@ def scanned(module, algorithm="auto"):
 
 
 def assert_scanned(module, calls=1):
+    assert attached(module)
     for chain in attached(module):
         assert (chain.calls, chain.handed_over) == (calls, 0), chain.reason
 
