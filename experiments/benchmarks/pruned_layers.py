@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from bppsa_lightning.layers import SparseLayer, cost
+from bppsa_lightning.planner import pruned as cost
+from bppsa_lightning.pruned import SparseLayer
 from experiments import recording
 from experiments.benchmarks import timing
 

@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn.utils import prune
 
 import bppsa_lightning as bl
-from bppsa_lightning.layers import sparse_layers
-from bppsa_lightning.layers.compact import CompactWeight
+from bppsa_lightning.pruned import sparse_layers
+from bppsa_lightning.pruned.compact import CompactWeight
 from experiments import recording
 from experiments.benchmarks import timing
 from experiments.train.pruned_vgg11 import vgg11

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Any
 
 import bppsa_lightning as bl
-from bppsa_lightning.chains.feedforward import FeedforwardChain, modules_of
+from bppsa_lightning.depth.stack import FeedforwardChain, modules_of
 from bppsa_lightning.ops import LayerScan
 
 
