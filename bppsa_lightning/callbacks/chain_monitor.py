@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from bppsa_lightning import explain as tables
 from bppsa_lightning import pruned
 from bppsa_lightning.attach import named_chains
 from bppsa_lightning.callbacks._loggers import log_picture, log_table
+from bppsa_lightning.explain import CHAINS, LAYERS, Row, of_chains, of_layers
 
 # What a plan is, apart from the sizes and estimates of one call.
 _KEY = {"chain", "pruned layer", "kind", "cell", "layers", "algorithm", "chunk", "weights", "path"}
@@ -68,7 +68,7 @@ class ChainMonitor(Callback):
         self.plans = plans
         self.pictures = dict(pictures or {})
         self._first = True
-        self._logged: dict[str, list[tables.Row]] = {}
+        self._logged: dict[str, list[Row]] = {}
 
     @override
     def on_train_start(self, *args: Any) -> None:
@@ -138,11 +138,11 @@ def _norm_name(trainer: pl.Trainer, optimizer: Optimizer) -> str:
     return f"grad_norm/{which}"
 
 
-def _plans(module: pl.LightningModule) -> Iterator[tuple[str, tables.Row, list[tables.Row]]]:
+def _plans(module: pl.LightningModule) -> Iterator[tuple[str, Row, list[Row]]]:
     """(name, header, rows) of each table that is not empty."""
     found = (
-        ("plan", tables.CHAINS, tables.of_chains(named_chains(module))),
-        ("pruned_layers", tables.LAYERS, tables.of_layers(pruned.sparse_layers(module))),
+        ("plan", CHAINS, of_chains(named_chains(module))),
+        ("pruned_layers", LAYERS, of_layers(pruned.sparse_layers(module))),
     )
     return (table for table in found if table[2])
 
