@@ -24,7 +24,9 @@ def test_a_stale_block_is_found_renewed_and_kept(monkeypatch, tmp_path, capsys):
     text = (tmp_path / "README.md").read_text()
     speed_up = numbers.BLOCKS["gru_speed_up"]("")
     assert f"Up to <!-- numbers: gru_speed_up -->{speed_up}<!-- end --> faster." in text
-    assert "old" not in text and text.endswith("\n<!-- end -->\nrest\n") and f"| {speed_up} |" in text
+    assert (
+        "old" not in text and text.endswith("\n<!-- end -->\nrest\n") and f"| {speed_up} |" in text
+    )
     numbers.main(["--check"])
 
 

@@ -1,4 +1,4 @@
-"""Every script parses its command line, names its packages in order, and needs no path of its own."""
+"""Every script parses its command line; imports run downwards, and nothing changes sys.path."""
 
 import ast
 import importlib
