@@ -60,6 +60,8 @@ def run(
     # Lightning 2.6 under torch 2.14; nothing a user could act on.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    # `arguments` take the command line's place on purpose.
+    warnings.filterwarnings("ignore", message=".*args parameter is intended to run.*")
     files = [str(HERE / f"{name}.yaml") for name in ("defaults", experiment)]
     Application(
         model,

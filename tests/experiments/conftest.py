@@ -1,4 +1,4 @@
-"""What the experiments' tests share: `experiments` is found, here and by the processes they start."""
+"""What the experiments' tests share: `experiments` is found, here and by what they start."""
 
 import os
 import sys
