@@ -655,9 +655,17 @@ class NoChain(Classifier):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (NoChain, "bppsa: found no chain to scan. Left to PyTorch: rnn: its forward has been"),
-        (Classifier, "bppsa: scanning rnn (RNN-tanh)"),
-        (Stacked, "bppsa: scanning rnn (RNN-tanh), top (RNN-tanh). Left to PyTorch: gru: its"),
+        (
+            NoChain,
+            "BPPSA accelerates no layer of this model (it supports nn.RNN, nn.GRU, nn.LSTM and pruned "
+            "Conv2d and Linear layers). Not accelerated: rnn (overrides forward)",
+        ),
+        (Classifier, "BPPSA accelerates 1 of 1 recurrent layers: rnn (RNN-tanh)"),
+        (
+            Stacked,
+            "BPPSA accelerates 2 of 3 recurrent layers: rnn (RNN-tanh), top (RNN-tanh). Not "
+            "accelerated: gru (overrides forward). Details: bl.explain(model)",
+        ),
     ],
 )
 def test_the_strategy_says_what_it_scans(model, said, caplog):
@@ -709,7 +717,7 @@ def test_short_calls_are_left_to_pytorch_and_train_to_the_same_bits():
     stock, ours = both(Short)
     assert ours.scans == [0] * 4 and ours.losses == stock.losses
     assert_identical(weights(ours), weights(stock))
-    assert "4 of 4 calls left to PyTorch" in ours.trainer.strategy.explanation
+    assert "0 of 4 calls accelerated; last fallback: " in ours.trainer.strategy.explanation
 
 
 def test_the_planner_is_asked_for_every_call():

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import bppsa_lightning as bl
 from bppsa_lightning import pruned
+from bppsa_lightning._replacement import replacement_of
 from bppsa_lightning.planner import cost_pruned as cost
 from bppsa_lightning.pruned.compact import CompactWeight
 from bppsa_lightning.pruned.layer import SparseLayer
@@ -359,7 +360,7 @@ def test_what_has_no_kernel_is_left_alone_with_a_reason(what):
     prune.random_unstructured(module, "weight", 0.5)
     bl.attach(module)
     assert "forward" not in module.__dict__
-    assert "(itself)" in bl.explain(module) and "left to PyTorch:" in bl.explain(module)
+    assert "(itself)" in bl.explain(module) and "not accelerated:" in bl.explain(module)
 
 
 def test_calls_that_it_does_not_take_are_handed_over():
@@ -373,7 +374,7 @@ def test_calls_that_it_does_not_take_are_handed_over():
     assert layer.reason == "under autocast PyTorch multiplies in 16 bits"
     with pytest.raises(RuntimeError):
         ours[0](x[:, :2])
-    assert layer.reason == "shapes that nn.Conv2d refuses"
+    assert layer.reason == "shapes nn.Conv2d rejects; PyTorch raises the error"
     with pytest.raises(RuntimeError):
         ours[0](x.double())
     assert layer.reason.startswith("dtypes float64, float32")
@@ -394,7 +395,9 @@ def test_explain_lists_density_path_and_reason():
 
 
 def test_a_layer_that_is_planned_dense_is_pytorchs(monkeypatch):
-    monkeypatch.setattr(cost, "choose", lambda *_: cost.PrunedPlan(False, 2.0, 1.0, "dense for the test"))
+    monkeypatch.setattr(
+        cost, "choose", lambda *_: cost.PrunedPlan(False, 2.0, 1.0, "dense for the test")
+    )
     stock, ours = twins()
     assert_identical(results(ours, image()), results(stock, image()))
     assert ours[0].forward.reason == "dense for the test" and "dense for" in bl.explain(ours)
@@ -413,7 +416,9 @@ def test_a_dense_plan_holds_until_something_changes(monkeypatch, amount):
     layer, x = ours[0].forward, image()
     seen = []
     refused = SparseLayer._unsupported_call
-    monkeypatch.setattr(SparseLayer, "_unsupported_call", lambda *a: seen.append(a[0]) or refused(*a))
+    monkeypatch.setattr(
+        SparseLayer, "_unsupported_call", lambda *a: seen.append(a[0]) or refused(*a)
+    )
 
     def same(x, checks):
         seen.clear()
@@ -488,7 +493,9 @@ def test_a_later_hook_has_the_last_word_on_the_weight(monkeypatch):
 
 def test_checkpointing_recomputes_what_the_forward_kept(monkeypatch):
     """At each size as many tensors, whatever size the call before had."""
-    monkeypatch.setattr(cost, "choose", lambda size: cost.PrunedPlan(size.B % 2 == 0, 1.0, 1.0, "odd"))
+    monkeypatch.setattr(
+        cost, "choose", lambda size: cost.PrunedPlan(size.B % 2 == 0, 1.0, 1.0, "odd")
+    )
     for amount in (0.7, 0.0):
         stock, ours = twins(amount=amount)
         for B_now in (16, 16, 5, 5, 16, 3):
@@ -519,7 +526,9 @@ def test_weights_that_change_within_autocast_are_seen(monkeypatch, amount):
 
 def test_tracing_parametrizations_and_inference_first(monkeypatch):
     for plan in (True, False):
-        monkeypatch.setattr(cost, "choose", lambda *_, plan=plan: cost.PrunedPlan(plan, 1.0, 1.0, "test"))
+        monkeypatch.setattr(
+            cost, "choose", lambda *_, plan=plan: cost.PrunedPlan(plan, 1.0, 1.0, "test")
+        )
         for amount in (0.7, 0.0):
             stock, ours = twins(amount=amount)
             with torch.inference_mode():
@@ -693,4 +702,4 @@ def test_a_scan_over_depth_takes_its_pruned_layers_with_it():
     assert chain.calls == 1
     for p, q in zip(stock.parameters(), ours.parameters(), strict=True):
         assert relative_error(q.grad, p.grad) < 1e-10
-    assert "left to PyTorch" not in bl.explain(ours)
+    assert "not accelerated" not in bl.explain(ours)

@@ -7,6 +7,7 @@ as a greedy choice finds. T steps, B batch, I input, H hidden, P state that is s
 import copy
 import itertools
 import pickle
+import re
 
 import pytest
 import torch
@@ -207,7 +208,7 @@ def scanned(module, algorithm="auto"):
 
 
 def assert_scanned(module, calls=1):
-    assert attached(module)
+    assert named_chains(module)
     for chain in dict(named_chains(module)).values():
         assert (chain.calls, chain.fallback_calls) == (calls, 0), chain.reason
 
@@ -620,7 +621,9 @@ def test_the_planner_may_leave_a_call_to_pytorch(monkeypatch):
     assert torch.equal(module(x)[0], stock(x)[0])
     chain = module.forward
     assert (chain.calls, chain.fallback_calls, chain.shape) == (0, 1, None)
-    assert "0 of 1 calls accelerated; last fallback: PyTorch's kernel is faster" in bl.explain(module)
+    assert "0 of 1 calls accelerated; last fallback: PyTorch's kernel is faster" in bl.explain(
+        module
+    )
     with torch.no_grad():
         module(pack(tensor(7, 2, 3), [7, 3]))
     assert (chain.calls, chain.fallback_calls, chain.reason) == (1, 1, None)
@@ -724,4 +727,4 @@ def test_explain_tells_cell_and_layers(cell, settings, said):
     assert said in bl.explain(module) and "planned at the first call" in bl.explain(module)
     module(tensor(9, 2, 3))
     line = bl.explain(module).splitlines()[2]
-    assert said in line and "  9  2  4  " in line
+    assert said in line and re.search(r"\s9\s+2\s+4\s", line)
