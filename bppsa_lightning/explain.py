@@ -171,12 +171,11 @@ def _counts(module: nn.Module, sparse: int, others: Sequence[NotAccelerated]) ->
     chains = [chain for _, chain in named_chains(module)]
     stacks = sum(isinstance(chain, depth.FeedforwardChain) for chain in chains)
     parts = [f"{stacks} stack{'s' * (stacks != 1)} of layers"] if stacks else []
-    kinds = (
-        ("pruned", pruned.is_candidate, sparse, len(pruned.sparse_layers(module))),
-        ("recurrent", recurrent.is_candidate, *[len(chains) - stacks] * 2),
-    )
-    for kind, is_candidate, running, attached in kinds:
-        total = attached + sum(is_candidate(other.module) for other in others)
+    for kind, family, running, attached in (
+        ("pruned", pruned, sparse, len(pruned.sparse_layers(module))),
+        ("recurrent", recurrent, len(chains) - stacks, len(chains) - stacks),
+    ):
+        total = attached + sum(family.is_candidate(other.module) for other in others)
         if total:
             parts.append(f"{running} of {total} {kind} layers")
     return parts

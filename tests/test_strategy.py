@@ -914,5 +914,5 @@ def test_the_explanation_outlives_fit():
     strategy = bl.BPPSAStrategy(algorithm="chunked")
     assert strategy.explanation == ""
     model = fit(strategy, max_steps=2)
-    assert "1 chain in Classifier" in strategy.explanation
+    assert "Classifier: 1 of 1 recurrent layers accelerated" in strategy.explanation
     assert "chunked" in strategy.explanation and "forward" not in model.rnn.__dict__
