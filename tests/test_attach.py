@@ -8,6 +8,7 @@ import inspect
 import io
 import itertools
 import pickle
+import re
 import threading
 from types import SimpleNamespace
 
@@ -19,7 +20,9 @@ from torch.nn.utils import parametrizations, prune
 from torch.utils.checkpoint import checkpoint
 
 import bppsa_lightning as bl
-from bppsa_lightning.attach import attached
+from bppsa_lightning.chain import named_chains
+
+pytestmark = pytest.mark.usefixtures("accelerate_everything")
 
 ALGORITHMS = ("auto", "linear", "chunked", "blelloch")
 LAYOUTS = ("steps first", "batch first", "unbatched")
@@ -84,7 +87,7 @@ def results(rnn, x, h0=None, loss="both"):
 
 def assert_scanned(module, calls=1):
     """Every chain of a module scanned so many calls and handed none over."""
-    counts = [(chain.calls, chain.handed_over) for chain in attached(module)]
+    counts = [(chain.calls, chain.fallback_calls) for chain in dict(named_chains(module)).values()]
     assert counts and all(count == (calls, 0) for count in counts), counts
 
 
@@ -336,7 +339,7 @@ def test_gradcheck_to_the_second_order():
     leaves = tuple(leaf.clone().requires_grad_() for leaf in leaves)
     assert torch.autograd.gradcheck(run, leaves)
     assert torch.autograd.gradgradcheck(run, leaves)
-    assert scanned.forward.calls and not scanned.forward.handed_over
+    assert scanned.forward.calls and not scanned.forward.fallback_calls
 
 
 def test_backward_twice_on_a_retained_graph():
@@ -743,12 +746,15 @@ def test_functional_call_uses_the_weights_it_is_given():
     ],
     ids=["grad", "jvp", "vjp", "jacrev"],
 )
-def test_torch_func_transforms(transform):
-    found = [
+def test_torch_func_transforms_are_left_to_pytorch(transform):
+    stock, scanned = twins()
+    wanted, found = (
         {"result": transform(lambda x, rnn=rnn: rnn(x)[0].square().sum(), tensor(T, B, I)).detach()}
-        for rnn in twins()
-    ]
-    assert_close(found[1], found[0], EXACT)
+        for rnn in (stock, scanned)
+    )
+    assert_identical(found, wanted)
+    assert (scanned.forward.calls, scanned.forward.fallback_calls) == (0, 1)
+    assert "torch.func" in scanned.forward.reason
 
 
 def test_a_weight_shared_by_two_modules():
@@ -894,7 +900,8 @@ def test_attach_finds_chains_anywhere(where):
         assert is_attached(chain.module)
         assert chain.name in repr(chain)
     text = bl.explain(model)
-    assert text.startswith(f"{len(names)} chain")
+    counted = f"{len(names)} of \\d+ recurrent layers" if names else "nothing"
+    assert re.search(f": {counted} accelerated\n", text)
     assert all((name or "(itself)") in text for name in names)
     bl.detach(model)
     assert not any(is_attached(module) for module in model.modules())
@@ -930,7 +937,9 @@ def test_detach_restores_everything():
     assert_identical(step(model, x), before)
     assert chains[0].calls == 1
     bl.detach(model)
-    assert "0 chains" in bl.explain(model) and "not attached" in bl.explain(model)
+    assert ": 0 of 1 recurrent layers accelerated" in bl.explain(
+        model
+    ) and "not attached" in bl.explain(model)
 
 
 def test_detach_between_forward_and_backward():
@@ -949,7 +958,7 @@ def test_a_forward_that_the_user_put_on_the_instance_stays():
     rnn.forward = mine = lambda x, hx=None: (x * 2, None)
     assert bl.attach(rnn) == []
     assert rnn.forward is mine
-    assert "its forward has been replaced" in bl.explain(rnn)
+    assert "overrides forward" in bl.explain(rnn)
     bl.detach(rnn)
     assert rnn.forward is mine
 
@@ -1010,13 +1019,13 @@ class Residual(nn.RNN):
 
 
 ALONE = {
-    "RNNCell": (lambda: nn.RNNCell(I, H), "your code, where no scan can see it; nn.RNN over"),
-    "LSTMCell": (lambda: nn.LSTMCell(I, H), "your code, where no scan can see it; nn.LSTM over"),
-    "GRUCell": (lambda: nn.GRUCell(I, H), "your code, where no scan can see it; nn.GRU over"),
-    "own forward": (lambda: Residual(I, H), "its forward has been replaced"),
+    "RNNCell": (lambda: nn.RNNCell(I, H), "runs one step at a time; use nn.RNN over"),
+    "LSTMCell": (lambda: nn.LSTMCell(I, H), "runs one step at a time; use nn.LSTM over"),
+    "GRUCell": (lambda: nn.GRUCell(I, H), "runs one step at a time; use nn.GRU over"),
+    "own forward": (lambda: Residual(I, H), "overrides forward"),
     "Sequential": (
         lambda: nn.Sequential(nn.Linear(I, H), nn.ReLU()),
-        "no scan over depth was asked for",
+        "is scanned only on request",
     ),
 }
 
@@ -1056,15 +1065,15 @@ def call(*args, **kwargs):
 
 # The call, and what explain says of it; PyTorch itself is the judge of what should happen.
 HANDED_OVER = {
-    "input size": (call(f32(T, B, I + 1)), "shapes that nn.RNN refuses"),
-    "4-D input": (call(f32(1, T, B, I)), "shapes that nn.RNN refuses"),
-    "1-D input": (call(f32(I)), "shapes that nn.RNN refuses"),
-    "no steps": (call(f32(0, B, I)), "shapes that nn.RNN refuses"),
-    "hx of another size": (call(f32(T, B, I), f32(1, B, H + 1)), "shapes that nn.RNN refuses"),
-    "hx of another batch": (call(f32(T, B, I), f32(1, B + 1, H)), "shapes that nn.RNN refuses"),
-    "hx of two layers": (call(f32(T, B, I), f32(2, B, H)), "shapes that nn.RNN refuses"),
-    "2-D hx": (call(f32(T, B, I), f32(B, H)), "shapes that nn.RNN refuses"),
-    "3-D hx, unbatched": (call(f32(T, I), f32(1, 1, H)), "shapes that nn.RNN refuses"),
+    "input size": (call(f32(T, B, I + 1)), "shapes nn.RNN rejects"),
+    "4-D input": (call(f32(1, T, B, I)), "shapes nn.RNN rejects"),
+    "1-D input": (call(f32(I)), "shapes nn.RNN rejects"),
+    "no steps": (call(f32(0, B, I)), "shapes nn.RNN rejects"),
+    "hx of another size": (call(f32(T, B, I), f32(1, B, H + 1)), "shapes nn.RNN rejects"),
+    "hx of another batch": (call(f32(T, B, I), f32(1, B + 1, H)), "shapes nn.RNN rejects"),
+    "hx of two layers": (call(f32(T, B, I), f32(2, B, H)), "shapes nn.RNN rejects"),
+    "2-D hx": (call(f32(T, B, I), f32(B, H)), "shapes nn.RNN rejects"),
+    "3-D hx, unbatched": (call(f32(T, I), f32(1, 1, H)), "shapes nn.RNN rejects"),
     "float64 input": (call(tensor(T, B, I)), "dtypes of input, state and weights differ"),
     "float64 hx": (call(f32(T, B, I), tensor(1, B, H)), "dtypes of input, state and weights"),
     "integer input": (call(torch.ones(T, B, I, dtype=torch.int64)), "dtypes of input"),
@@ -1081,12 +1090,12 @@ def test_calls_that_cannot_be_scanned_go_to_pytorch(what):
     wanted, found = (outcome(lambda rnn=rnn: run(rnn)) for rnn in (stock, scanned))
     assert_same_outcome(found, wanted)
     chain = scanned.forward
-    assert (chain.calls, chain.handed_over) == (0, 1)
+    assert (chain.calls, chain.fallback_calls) == (0, 1)
     assert reason in chain.reason and chain.reason in bl.explain(scanned)
-    assert "1 of 1 calls left to PyTorch" in bl.explain(scanned)
+    assert "0 of 1 calls accelerated; last fallback: " in bl.explain(scanned)
     scanned(f32(T, B, I))
-    assert (chain.calls, chain.handed_over) == (1, 1)
-    assert "scanned again since" in bl.explain(scanned)
+    assert (chain.calls, chain.fallback_calls) == (1, 1)
+    assert "1 of 2 calls accelerated; last fallback: " in bl.explain(scanned)
 
 
 @pytest.mark.parametrize(
@@ -1115,12 +1124,12 @@ def test_explain_before_and_after_the_first_call():
     model = nn.ModuleDict({"model": Model(), "step": nn.GRUCell(I, H)})
     bl.attach(model, "chunked")
     row = rows(bl.explain(model))["model.rnn"]
-    assert row.cell == "RNN-tanh" and ("?", "?", str(H)) == (row.T, row.B, row.H)
+    assert row.type == "RNN-tanh" and ("?", "?", str(H)) == (row.seq_len, row.batch, row.hidden)
     assert "planned at the first call" in row.why
     model["model"](tensor(T, B, I).float())
     row = rows(bl.explain(model))["model.rnn"]
-    assert (row.T, row.B, row.H, row.algorithm) == (str(T), str(B), str(H), "chunked")
-    assert row.chunk.isdigit() and row.why == "as asked"
+    assert (row.seq_len, row.batch, row.hidden) == (str(T), str(B), str(H))
+    assert re.fullmatch(r"chunked \(\d+ steps\)", row.backward) and row.why == "as asked"
     assert "step" in bl.explain(model) and "2 Linear" in bl.explain(model)
 
 
@@ -1131,8 +1140,8 @@ def test_explain_tells_the_plan_that_runs(algorithm):
         results(scanned, tensor(T, B, I))
     [(_, _, plan)] = log.scans
     row = rows(bl.explain(scanned))["(itself)"]
-    assert row.algorithm == plan.algorithm and row.why == plan.reason
-    assert scanned.forward.plan() == plan
+    assert row.backward.startswith(plan.algorithm) and row.why == plan.reason
+    assert scanned.forward.plan == plan
 
 
 def rows(text):

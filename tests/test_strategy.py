@@ -31,6 +31,7 @@ from support.helpers import (
     data,
     fit,
     is_attached,
+    stock_training,
     trainer,
     weights,
 )
@@ -52,7 +53,7 @@ pytestmark = [
 def both(model=Classifier, **settings):
     """The same training under STOCK and under "bppsa", in float64 unless told otherwise."""
     settings = {"precision": "64-true", **settings}
-    stock, scanned = fit(STOCK, model, **settings), fit("bppsa", model, **settings)
+    stock, scanned = stock_training(model, **settings), fit("bppsa", model, **settings)
     assert type(stock.trainer.strategy) is SingleDeviceStrategy
     assert type(scanned.trainer.strategy) is bl.BPPSAStrategy
     assert scanned.trainer.global_step == stock.trainer.global_step > 0
@@ -97,12 +98,12 @@ def test_every_algorithm_trains_alike_and_to_the_same_bits(algorithm):
             assert (cell, shape) == ("RNN-tanh", (T, B, H))
             assert algorithm in ("auto", plan.algorithm)
             [chain] = self.trainer.strategy.chains
-            assert chain.plan() == plan
+            assert chain.plan == plan
 
     first, second = (fit(bl.BPPSAStrategy(algorithm), Checked, max_steps=20) for _ in range(2))
     assert first.losses == second.losses
     assert_identical(weights(first), weights(second))
-    stock = fit(STOCK, max_steps=20)
+    stock = stock_training(max_steps=20)
     assert_same_training(stock, first, 1e-4)
 
 
@@ -271,6 +272,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+@pytest.mark.usefixtures("accelerate_everything")
 def test_models_train_as_under_lightnings_strategy(model):
     stock, scanned = both(model, max_epochs=3)
     assert_same_training(stock, scanned)
@@ -317,7 +319,7 @@ def test_settings_of_the_trainer_act_as_under_lightnings_strategy(what):
         for strategy in (STOCK, "bppsa")
     )
     assert_same_training(stock, scanned)
-    plain = weights(fit(STOCK, precision="64-true", max_epochs=4))
+    plain = weights(stock_training(precision="64-true", max_epochs=4))
     assert any(not torch.equal(plain[n], value) for n, value in weights(stock).items()), "no effect"
 
 
@@ -335,7 +337,7 @@ def test_half_precision_trains_and_stays_close(precision):
         def on_after_backward(self):
             super().on_after_backward()
             if isinstance(self.trainer.strategy, bl.BPPSAStrategy):
-                assert all(not c.handed_over for c in self.trainer.strategy.chains)
+                assert all(not c.fallback_calls for c in self.trainer.strategy.chains)
             narrow = {"bf16-true": torch.bfloat16, "16-true": torch.float16}
             assert self.rnn.weight_hh_l0.grad.dtype == narrow.get(precision, torch.float32)
 
@@ -635,7 +637,7 @@ def test_the_user_may_detach_and_attach_inside_fit():
 
     model = fit("bppsa", Undecided)
     assert len(model.losses) == 4 and model.attached["train"] == {True, False}
-    assert_same_training(fit(STOCK), model, 1e-4)
+    assert_same_training(stock_training(), model, 1e-4)
 
 
 class NoChain(Classifier):
@@ -653,9 +655,17 @@ class NoChain(Classifier):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (NoChain, "bppsa: found no chain to scan. Left to PyTorch: rnn: its forward has been"),
-        (Classifier, "bppsa: scanning rnn (RNN-tanh)"),
-        (Stacked, "bppsa: scanning rnn (RNN-tanh), top (RNN-tanh). Left to PyTorch: gru: its"),
+        (
+            NoChain,
+            "BPPSA accelerates no layer of this model (it supports nn.RNN, nn.GRU, nn.LSTM and pruned "
+            "Conv2d and Linear layers). Not accelerated: rnn (overrides forward)",
+        ),
+        (Classifier, "BPPSA accelerates 1 of 1 recurrent layers: rnn (RNN-tanh)"),
+        (
+            Stacked,
+            "BPPSA accelerates 2 of 3 recurrent layers: rnn (RNN-tanh), top (RNN-tanh). Not "
+            "accelerated: gru (overrides forward). Details: bl.explain(model)",
+        ),
     ],
 )
 def test_the_strategy_says_what_it_scans(model, said, caplog):
@@ -674,6 +684,51 @@ def test_a_model_without_chains_trains_to_the_same_bits():
     assert_identical(weights(scanned), weights(stock))
 
 
+# --- The planner as users get it -----------------------------------------------------------------
+
+
+class Lengths(Classifier):
+    """Reads the first `lengths[i]` steps of batch i; notes how many scans its backward ran."""
+
+    lengths = (T, T, T, T)
+
+    def __init__(self):
+        super().__init__()
+        self.scans = []
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return super().training_step((x[:, : self.lengths[batch_idx]], y), batch_idx)
+
+    def on_after_backward(self):
+        if isinstance(self.trainer.strategy, bl.BPPSAStrategy):
+            self.scans.append(len(self.trainer.strategy.scans))
+
+
+def test_short_calls_are_left_to_pytorch_and_train_to_the_same_bits():
+    class Short(Lengths):
+        lengths = (2, 1, 2, 1)
+
+        def on_train_end(self):
+            if isinstance(self.trainer.strategy, bl.BPPSAStrategy):
+                [chain] = self.trainer.strategy.chains
+                assert (chain.calls, chain.fallback_calls) == (0, 4) and chain.reason
+
+    stock, ours = both(Short)
+    assert ours.scans == [0] * 4 and ours.losses == stock.losses
+    assert_identical(weights(ours), weights(stock))
+    assert "0 of 4 calls accelerated; last fallback: " in ours.trainer.strategy.explanation
+
+
+def test_the_planner_is_asked_for_every_call():
+    class Mixed(Lengths):
+        lengths = (T, 2, T, 2)
+
+    stock, ours = both(Mixed)
+    assert ours.scans == [1, 0, 1, 0]
+    assert_same_training(stock, ours)
+
+
 # --- Checkpoints -------------------------------------------------------------------------------
 
 
@@ -682,7 +737,7 @@ def test_a_model_without_chains_trains_to_the_same_bits():
 )
 def test_checkpoints_resume_under_either_strategy(first, second, tmp_path):
     save = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
-    uninterrupted = fit(STOCK, max_epochs=3, precision="64-true")
+    uninterrupted = stock_training(max_epochs=3, precision="64-true")
     fit(first, max_epochs=1, precision="64-true", callbacks=[save], enable_checkpointing=True)
     torch.manual_seed(9)
     resumed = Classifier()
@@ -830,6 +885,7 @@ class OnGPU(Classifier):
     "strategy",
     [pytest.param(how, marks=needs_gpu) for how in ("bppsa", "instance", "device")],
 )
+@pytest.mark.usefixtures("accelerate_everything")
 def test_on_a_gpu(strategy):
     made = {
         "instance": lambda: bl.BPPSAStrategy(algorithm="chunked"),
@@ -846,6 +902,7 @@ def test_on_a_gpu(strategy):
 @pytest.mark.parametrize(
     "precision", [pytest.param(p, marks=needs_gpu) for p in ("16-mixed", "bf16-mixed")]
 )
+@pytest.mark.usefixtures("accelerate_everything")
 def test_mixed_precision_on_a_gpu(precision):
     settings = {"accelerator": "cuda", "precision": precision, "max_steps": 60}
     stock, found = fit(STOCK, OnGPU, **settings), fit("bppsa", OnGPU, **settings)
@@ -857,5 +914,5 @@ def test_the_explanation_outlives_fit():
     strategy = bl.BPPSAStrategy(algorithm="chunked")
     assert strategy.explanation == ""
     model = fit(strategy, max_steps=2)
-    assert "1 chain in Classifier" in strategy.explanation
+    assert "Classifier: 1 of 1 recurrent layers accelerated" in strategy.explanation
     assert "chunked" in strategy.explanation and "forward" not in model.rnn.__dict__

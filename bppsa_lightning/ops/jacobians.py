@@ -1,6 +1,6 @@
-"""Fake kernels of the operators on sparse Jacobians, and their refusal to be differentiated.
+"""The operators on sparse Jacobians, by name, and their fake kernels.
 
-Their Python doors are in `bppsa_lightning.jacobians`. Those that build patterns have no fake
+Their checked doors are in `bppsa_lightning.jacobians`. Those that build patterns have no fake
 kernel: the sizes of their results are not known without the numbers.
 """
 
@@ -8,6 +8,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+# Patterns.
+convolution_pattern = torch.ops.bppsa.convolution_pattern
+pooling_axis = torch.ops.bppsa.pooling_axis
+window_pattern = torch.ops.bppsa.window_pattern
+count_product = torch.ops.bppsa.count_product
+fill_product = torch.ops.bppsa.fill_product
+# Values, not differentiable.
+apply_csr = torch.ops.bppsa.apply_csr
+elementwise_values = torch.ops.bppsa.elementwise_values
+max_pool_values = torch.ops.bppsa.max_pool_values
+multiply_csr = torch.ops.bppsa.multiply_csr
+weight_values = torch.ops.bppsa.weight_values
 
 
 @torch.library.register_fake("bppsa::weight_values")
@@ -21,36 +34,13 @@ def _(x: Tensor, function: str, slope: float) -> Tensor:
 
 
 @torch.library.register_fake("bppsa::max_pool_values")
-def _(
-    x: Tensor,
-    first_y: Tensor,
-    out_y: Tensor,
-    first_x: Tensor,
-    out_x: Tensor,
-    out_height: int,
-    out_width: int,
-    pool_y: list[int],
-    pool_x: list[int],
-) -> Tensor:
+def _(x: Tensor, first_y: Tensor, out_y: Tensor, first_x: Tensor, out_x: Tensor, *_: Any) -> Tensor:
     return x.new_empty(x.shape[0], out_y.numel() * out_x.numel())
 
 
 @torch.library.register_fake("bppsa::multiply_csr")
-def _(
-    a_crow: Tensor,
-    a_col: Tensor,
-    a: Tensor,
-    b_crow: Tensor,
-    b_col: Tensor,
-    b: Tensor,
-    crow: Tensor,
-    program: Tensor,
-    positions: Tensor,
-    entries: int,
-    longest: int,
-    b_single: bool,
-    side_by_side: bool,
-) -> Tensor:
+def _(a_crow: Tensor, a_col: Tensor, a: Tensor, *others: Any) -> Tensor:
+    b, entries, side_by_side = others[2], others[-4], others[-1]
     batched = [t for t in (a, b) if t.dim() == 2]
     if not batched:
         return a.new_empty(entries)
