@@ -17,11 +17,7 @@ from bppsa_lightning.callbacks import _loggers as loggers
 from bppsa_lightning.callbacks.chain_monitor import total_norm
 from bppsa_lightning.explain import CHAINS
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
-    pytest.mark.filterwarnings("ignore:Memory takes no"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Memory takes no")
 
 
 @pytest.fixture
