@@ -1,7 +1,6 @@
 """The benchmark of the recurrent layers: what it measures, its records, tables and pictures; that
 of a GPU with the CPU in its place."""
 
-import importlib
 import json
 import os
 import shutil
@@ -14,43 +13,52 @@ import pytest
 import torch
 
 import bppsa_lightning as bl
+from experiments import recording
+from experiments.benchmarks import (
+    recurrent_cases,
+    recurrent_cpu,
+    recurrent_gpu,
+    recurrent_jax,
+    recurrent_memory,
+    recurrent_plots,
+    recurrent_report,
+    recurrent_rows,
+    recurrent_training,
+)
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-RECORDS = EXPERIMENTS / "records"
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / "experiments" / "records"
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def load(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
-    return importlib.import_module
+def records(monkeypatch, tmp_path):
+    """The folder of the records; JAX and peak memory are not measured."""
+    monkeypatch.setattr(recording, "RECORDS", tmp_path)
+    monkeypatch.setattr(recurrent_memory, "row", lambda cell, device: {"cell": cell})
+    monkeypatch.setattr(recurrent_jax, "step_of", lambda case: {})
+    return tmp_path
 
 
-@pytest.fixture
-def bench(load, monkeypatch, tmp_path):
-    bench = load("benchmark_recurrent")
-    monkeypatch.setattr(bench.record, "RECORDS", tmp_path)
-    monkeypatch.setattr(bench.recurrent_memory, "row", lambda cell, device: {"cell": cell})
-    monkeypatch.setattr(bench.recurrent_jax, "step_of", lambda case: {})
-    return bench
-
-
-def test_a_gpu_is_given_the_grid_of_the_paper(bench):
-    asked = bench.parsed(["--device", "cuda"])
-    sizes = bench.sizes(asked)
+def test_a_gpu_is_given_the_grid_of_the_paper():
+    asked = recurrent_gpu.parser().parse_args([])
+    sizes = recurrent_gpu.sizes(asked)
+    assert asked.device == "cuda"
     assert len(set(sizes)) == len(sizes) and asked.cells == ["RNN", "GRU", "LSTM"]
     for T in (10, 30, 100, 300, 1000, 3000, 10000, 30000):
         assert (16, T, 20, 1) in sizes
     for B in (2, 4, 8, 16, 32, 64, 128, 256):
         assert (B, 1000, 20, 1) in sizes
     assert all((16, 1000, H, 1) in sizes for H in (64, 128, 256))
-    assert bench.sizes(bench.parsed(["--sizes", "1,2,3,4"])) == [(1, 2, 3, 4)]
+    for script in (recurrent_cpu, recurrent_gpu):
+        given = script.parser().parse_args(["--sizes", "1,2,3,4", "5,6,7,8"])
+        assert script.sizes(given) == [(1, 2, 3, 4), (5, 6, 7, 8)]
 
 
-def test_rows_share_the_time_that_is_left(bench, monkeypatch):
+def test_rows_share_the_time_that_is_left(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(bench, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    budget = bench.Budget(whole=60, each=2)
+    monkeypatch.setattr(recurrent_gpu, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    budget = recurrent_gpu.Budget(whole=60, each=2)
     assert budget.share(10) == 2
     now[0] = 50.0
     assert budget.share(10) == 1
@@ -58,36 +66,40 @@ def test_rows_share_the_time_that_is_left(bench, monkeypatch):
     assert budget.share(10) == 0
 
 
-def test_the_cpu_s_table(bench, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(bench, "TABLE", [(2, 6, 3, 1), (1, 5, 4, 2)])
-    bench.main(["--seconds", "0", "--cells", "RNN", "LSTM"])
-    results = json.loads((tmp_path / "benchmark_recurrent_cpu.json").read_text())
+def test_the_cpu_s_table(records, monkeypatch, capsys):
+    monkeypatch.setattr(recurrent_cpu, "TABLE", [(2, 6, 3, 1), (1, 5, 4, 2)])
+    recurrent_cpu.main(["--seconds", "0", "--cells", "RNN", "LSTM", "--record"])
+    results = json.loads((records / "benchmark_recurrent_cpu.json").read_text())
     found = [(r["cell"], r["B"], r["T"], r["H"], r["I"]) for r in results["rows"]]
-    assert found == [(c, *size) for size in bench.TABLE for c in ("RNN", "LSTM")]
+    assert found == [(c, *size) for size in recurrent_cpu.TABLE for c in ("RNN", "LSTM")]
     assert all("plans" not in r and r["loss"] == "every" for r in results["rows"])
-    assert (tmp_path / "benchmark_recurrent_cpu.png").read_bytes().startswith(b"\x89PNG")
-    assert str(tmp_path) in capsys.readouterr().out
+    assert (records / "benchmark_recurrent_cpu.png").read_bytes().startswith(b"\x89PNG")
+    assert str(records) in capsys.readouterr().out
 
 
 @pytest.fixture
-def a_gpu(bench, monkeypatch):
+def a_gpu(records, monkeypatch):
     """The CPU, called a GPU; fewer and smaller sizes."""
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB/HBM3")
-    monkeypatch.setattr(bench, "PAPER", [(2, 20, 20, 1), (2, 20, 40, 1)])
+    monkeypatch.setattr(recurrent_gpu, "PAPER", [(2, 20, 20, 1), (2, 20, 40, 1)])
     options = [{"lengths": "different", "dtype": torch.float64}, {"proj_size": 2}]
     options.append({"autocast": torch.bfloat16, "num_layers": 2})
-    monkeypatch.setattr(bench, "OPTIONS", [((2, 6, 3, 2), o) for o in options])
-    monkeypatch.setattr(bench, "LONG", (1, 50, 3, 1))
-    monkeypatch.setattr(bench, "replayed", lambda cell, device, seconds: {"cell": cell})
-    trained = bench.recurrent_training.compare
+    monkeypatch.setattr(recurrent_gpu, "OPTIONS", [((2, 6, 3, 2), o) for o in options])
+    monkeypatch.setattr(recurrent_gpu, "LONG", (1, 50, 3, 1))
+    monkeypatch.setattr(recurrent_gpu, "replayed", lambda cell, device, seconds: {"cell": cell})
+    trained = recurrent_training.compare
     monkeypatch.setattr(
-        bench.recurrent_training, "compare", lambda device, steps: trained(CPU, 2, 5, rounds=1)
+        recurrent_training, "compare", lambda device, steps: trained(CPU, 2, 5, rounds=1)
     )
-    return lambda *more: bench.on_gpu(bench.parsed(["--device", "cuda", *more]), CPU)
+
+    def run(*more):
+        asked = recurrent_gpu.parser().parse_args(["--device", "cuda", "--record", *more])
+        recurrent_gpu.run(asked, CPU)
+
+    return run
 
 
-def test_a_gpu_s_record(a_gpu, bench, tmp_path, capsys):
+def test_a_gpu_s_record(a_gpu, tmp_path, capsys):
     a_gpu("--minutes", "0", "--cells", "GRU", "LSTM")
     results = json.loads((tmp_path / "nvidia_h100_80gb_hbm3.json").read_text())
     rows = results["rows"]
@@ -113,19 +125,19 @@ def test_a_gpu_s_record(a_gpu, bench, tmp_path, capsys):
     assert "best c" in said or "best linear" in said
 
 
-def test_a_part_that_fails_takes_no_other_along(a_gpu, bench, monkeypatch, tmp_path):
+def test_a_part_that_fails_takes_no_other_along(a_gpu, monkeypatch, tmp_path):
     def failing(*_):
         raise RuntimeError("an illegal memory access\nand more")
 
-    monkeypatch.setattr(bench.recurrent_training, "compare", failing)
+    monkeypatch.setattr(recurrent_training, "compare", failing)
     a_gpu("--minutes", "0", "--cells", "GRU")
     results = json.loads((tmp_path / "nvidia_h100_80gb_hbm3.json").read_text())
     assert results["training_fail"] == "an illegal memory access" and "training" not in results
     assert results["rows"] and results["graphs"] and results["peak_memory"] and results["long"]
 
 
-def test_what_is_left_to_pytorch_is_measured_scanned_beside_it(a_gpu, bench, monkeypatch, tmp_path):
-    monkeypatch.setattr(bench.bl.planner, "hand_over", lambda *_, **__: "for the test")
+def test_what_is_left_to_pytorch_is_measured_scanned_beside_it(a_gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(bl.planner, "hand_over", lambda *_, **__: "for the test")
     a_gpu("--minutes", "0", "--cells", "GRU")
     results = json.loads((tmp_path / "nvidia_h100_80gb_hbm3.json").read_text())
     for row in (*results["rows"], *results["options"]):
@@ -138,50 +150,45 @@ def test_sizes_of_one_s_own_leave_no_record(a_gpu, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_row_that_stock_cannot_compute(bench, load, monkeypatch):
-    ways = load("recurrent_ways")
-    pair = bench.pair
+def test_a_row_that_stock_cannot_compute(monkeypatch):
+    pair = recurrent_rows.pair
 
     def failing(case, device):
         ours, stock = pair(case, device)
         stock.forward = lambda: (_ for _ in ()).throw(RuntimeError("cuDNN error\nand more"))
         return ours, stock
 
-    monkeypatch.setattr(bench, "pair", failing)
-    asked = bench.parsed(["--seconds", "0"])
-    row = bench.measure(ways.Case("GRU", 1, 5, 3), CPU, 0.0, asked, plans=False)
+    monkeypatch.setattr(recurrent_rows, "pair", failing)
+    row = recurrent_rows.measure(recurrent_cases.Case("GRU", 1, 5, 3), CPU, 0.0, pairs=1)
     assert row["stock_fails"] == "cuDNN error" and "stock" not in row
-    pictures = load("recurrent_pictures")
-    assert "cuDNN error" in pictures.line(row) and "| fails | - | - |" in pictures.table([row])
+    assert "cuDNN error" in recurrent_report.line(row)
+    assert "| fails | - | - |" in recurrent_report.table([row])
 
 
 @pytest.mark.parametrize("name", ["h200_recurrent", "benchmark_recurrent_cpu"])
-def test_a_committed_record_makes_a_table_and_a_picture(load, name, monkeypatch, tmp_path, capsys):
-    pictures = load("recurrent_pictures")
+def test_a_committed_record_makes_a_table_and_a_picture(name, tmp_path, capsys):
     path = tmp_path / "copy.json"
     path.write_bytes((RECORDS / f"{name}.json").read_bytes())
-    monkeypatch.setattr(sys, "argv", ["recurrent_pictures", str(path)])
-    pictures.main()
+    recurrent_plots.main([str(path)])
     rows = json.loads(path.read_text())["rows"]
     table = capsys.readouterr().out.split("\n")
-    assert table[1].startswith("| --- |") and sum(line[:2] == "| " for line in table) == 2 + len(
-        rows
-    )
+    assert table[1].startswith("|---|") and sum(line[:2] == "| " for line in table) == 1 + len(rows)
     assert (tmp_path / "copy.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_operators_alone_compute_what_the_layer_does(load):
+def test_the_operators_alone_compute_what_the_layer_does():
     """A step under each plan: the same gradients of the weights, from the same seeds."""
-    ways = load("recurrent_ways")
     for loss in ("every", "last"):
-        case = ways.Case("GRU", 3, 20, 5, 2, loss=loss)
-        layer = ways.pair(case, CPU)[1]
-        step = ways.OperatorStep(case, bl.Plan("chunked", chunk=4), CPU)
+        case = recurrent_cases.Case("GRU", 3, 20, 5, 2, loss=loss)
+        layer = recurrent_cases.pair(case, CPU)[1]
+        step = recurrent_cases.OperatorStep(case, bl.Plan("chunked", chunk=4), CPU)
         layer.forward()
         step.forward()
         output, _ = layer.layer(layer.x)
         assert torch.allclose(step.output, output, atol=1e-6)
-        assert ways.name_of(step.plan) == "c4" and set(step()) == set(ways.PARTS)
+        assert recurrent_cases.name_of(step.plan) == "c4" and set(step()) == set(
+            recurrent_cases.PARTS
+        )
 
 
 @pytest.fixture
@@ -198,7 +205,7 @@ def bare_site(tmp_path):
     metadata = "Metadata-Version: 2.1\nName: bppsa-lightning\nVersion: 0\n"
     (site / "bppsa_lightning-0.dist-info" / "METADATA").write_text(metadata)
     shutil.copytree(own, site / own.name, ignore=shutil.ignore_patterns("datasets", "__pycache__"))
-    (site / own.name / "datasets").symlink_to(EXPERIMENTS.parent / "datasets")
+    (site / own.name / "datasets").symlink_to(ROOT / "datasets")
     for library in torch.ops.loaded_libraries:
         if not (site / own.name / Path(library).name).exists():
             (site / own.name / Path(library).name).symlink_to(library)
@@ -207,12 +214,13 @@ def bare_site(tmp_path):
 
 def test_on_a_machine_with_little_else_than_torch_and_lightning(bare_site, tmp_path):
     code = (
-        "import benchmark_recurrent as b, torch\n"
+        "import torch\n"
+        "from experiments.benchmarks import recurrent_cpu as b, recurrent_gpu, products\n"
         "b.TABLE, b.recurrent_memory.row = [(1, 3, 2, 1)], lambda *_: None\n"
-        "b.main(['--seconds', '0', '--cells', 'RNN'])\n"
-        "b.recurrent_training.compare(torch.device('cpu'), 2, 5, rounds=1)\n"
+        "b.main(['--seconds', '0', '--cells', 'RNN', '--record'])\n"
+        "recurrent_gpu.recurrent_training.compare(torch.device('cpu'), 2, 5, rounds=1)\n"
     )
-    own = {"PYTHONPATH": f"{bare_site}:{EXPERIMENTS}", "BPPSA_RECORDS": str(tmp_path / "records")}
+    own = {"PYTHONPATH": f"{bare_site}:{ROOT}", "BPPSA_RECORDS": str(tmp_path / "records")}
     found = subprocess.run(
         [sys.executable, "-S", "-c", code],
         capture_output=True, text=True, env=os.environ | own, cwd=tmp_path,
@@ -222,21 +230,20 @@ def test_on_a_machine_with_little_else_than_torch_and_lightning(bare_site, tmp_p
     assert [p.name for p in (tmp_path / "records").iterdir()] == ["benchmark_recurrent_cpu.json"]
 
 
-def test_sizes_of_the_grid_that_come_out_close_to_stock_are_measured_again(bench, monkeypatch):
-    monkeypatch.setattr(bench, "GRID", [(1, 16, 4, 4)])
-    monkeypatch.setattr(bench, "SECONDS_OF_CLOSE", 0.0)
-    path = bench.record.RECORDS / "grid_recurrent_cpu.json"
+def test_sizes_of_the_grid_that_come_out_close_to_stock_are_measured_again(records, monkeypatch):
+    monkeypatch.setattr(recurrent_cpu, "GRID", [(1, 16, 4, 4)])
+    monkeypatch.setattr(recurrent_cpu, "SECONDS_OF_CLOSE", 0.0)
     grid = ["--grid", "--cells", "RNN", "--seconds", "0"]
 
     def rows(close, arguments):
-        monkeypatch.setattr(bench, "CLOSE", close)
-        bench.main(arguments)
-        return json.loads(path.read_text())["rows"]
+        monkeypatch.setattr(recurrent_cpu, "CLOSE", close)
+        recurrent_cpu.main([*arguments, "--record"])
+        return json.loads((records / "grid_recurrent_cpu.json").read_text())["rows"]
 
     (row,) = rows(0.0, grid)
     assert row["scanned"] and row["pairs"] == 1 and "again" not in row
     (row,) = rows(float("inf"), ["--again"])
-    assert row["again"] and row["pairs"] == bench.PAIRS_OF_CLOSE
+    assert row["again"] and row["pairs"] == recurrent_cpu.PAIRS_OF_CLOSE
     assert (row["cell"], row["B"], row["T"], row["H"], row["I"]) == ("RNN", 1, 16, 4, 4)
     (row,) = rows(float("inf"), grid)
-    assert row["again"] and row["pairs"] == bench.PAIRS_OF_CLOSE
+    assert row["again"] and row["pairs"] == recurrent_cpu.PAIRS_OF_CLOSE

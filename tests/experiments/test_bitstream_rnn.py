@@ -1,17 +1,16 @@
 """The bitstream experiment as a user runs it: compared, interrupted, killed, resumed."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+from experiments.compare import runs
+
 SMALL = [
     *("--data.steps", "30"),
     *("--data.num_samples", "1600"),
@@ -21,11 +20,19 @@ SMALL = [
 ]
 
 
-def run(folder, script, *arguments, check=True):
-    command = [sys.executable, str(EXPERIMENTS / script), *arguments, *SMALL]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert not check or done.returncode == 0, done.stdout + done.stderr
-    return done
+@pytest.fixture
+def run(environment, tmp_path):
+    """Runs a module of experiments/ in an empty folder."""
+
+    def run(module, *arguments, check=True):
+        command = [sys.executable, "-m", f"experiments.{module}", *arguments, *SMALL]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return run
 
 
 def losses(folder):
@@ -34,8 +41,8 @@ def losses(folder):
     return [float(row.split(",")[column]) for row in rows[1:] if row.split(",")[column]]
 
 
-def test_compare_trains_both_and_shows_that_the_curves_coincide(tmp_path):
-    printed = run(tmp_path, "compare.py", "bitstream_rnn", "--trainer.limit_train_batches", "40")
+def test_compare_trains_both_and_shows_that_the_curves_coincide(run, tmp_path):
+    printed = run("compare", "bitstream_rnn", "--trainer.limit_train_batches", "40")
     assert "speed-up" in printed.stdout and "curves:" in printed.stdout
     folder = tmp_path / "runs" / "bitstream_rnn"
     summary = json.loads((folder / "summary.json").read_text())
@@ -48,9 +55,11 @@ def test_compare_trains_both_and_shows_that_the_curves_coincide(tmp_path):
     assert list((folder / "bppsa").rglob("*.wandb")) and list((folder / "stock").rglob("*.wandb"))
 
 
-def test_compare_names_what_it_does_not_find(tmp_path):
-    done = run(tmp_path, "compare.py", "nothing", check=False)
-    assert done.returncode == 2 and "experiment: found 'nothing', wanted a file" in done.stderr
+def test_compare_names_what_it_does_not_find(run):
+    done = run("compare", "nothing", check=False)
+    assert done.returncode == 2 and "invalid choice: 'nothing'" in done.stderr
+    assert all(name in done.stderr for name in runs.experiments())
+    assert runs.experiments() == ["bitstream_rnn", "irmas_gru", "lenet5", "pruned_vgg11"]
 
 
 def wait_for(condition, process, seconds=90):
@@ -62,14 +71,10 @@ def wait_for(condition, process, seconds=90):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
-def test_interrupted_and_then_resumed(tmp_path, how):
-    defaults = (EXPERIMENTS / "bitstream_rnn.yaml").read_text()
-    often = defaults.replace("every_n_train_steps: 500", "every_n_train_steps: 1")
-    assert often != defaults
-    (tmp_path / "often.yaml").write_text(often)
-    fit = [sys.executable, str(EXPERIMENTS / "bitstream_rnn.py"), "fit"]
-    fit += ["--config", "often.yaml", *SMALL]
-    environment = {**os.environ, "WANDB_MODE": "disabled"}
+def test_interrupted_and_then_resumed(environment, tmp_path, how):
+    fit = [sys.executable, "-m", "experiments.train.bitstream_rnn", "fit"]
+    fit += ["--checkpoint.every_n_train_steps", "1", *SMALL]
+    environment = {**environment, "WANDB_MODE": "disabled"}
     checkpoints = tmp_path / "runs" / "bitstream_rnn" / "checkpoints"
     process = subprocess.Popen(
         [*fit, "--trainer.max_epochs", "1000"],

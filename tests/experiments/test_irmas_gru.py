@@ -1,8 +1,6 @@
 """The GRU on rendered instruments: made at first use; the same curve by scan and by PyTorch."""
 
-import importlib
 import json
-import runpy
 import subprocess
 import sys
 from collections import Counter
@@ -20,8 +18,12 @@ from bppsa_lightning.datasets import IRMASDataModule, RenderedIRMASDataModule  #
 from bppsa_lightning.datasets.irmas_layout import Excerpt  # noqa: E402
 from bppsa_lightning.datasets.rendering import corpus, recording  # noqa: E402
 from bppsa_lightning.datasets.rendering.instruments import INSTRUMENTS  # noqa: E402
+from experiments import recording as records  # noqa: E402
+from experiments.compare import runs  # noqa: E402
+from experiments.paper import gru_breakdown, irmas_curves  # noqa: E402
+from experiments.paper.sections.irmas_gru import table  # noqa: E402
+from experiments.train import irmas_gru  # noqa: E402
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 THREE = {code: INSTRUMENTS[code] for code in ("cel", "flu", "pia")}
 
 
@@ -39,33 +41,19 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def fit(folder, monkeypatch, tmp_path):
     """Runs the experiment's `fit` in this process; returns its logged training losses."""
-    compare = load(monkeypatch, "compare")
 
     def fit(name, *arguments):
         logger = "lightning.pytorch.loggers.CSVLogger"
-        command = [
-            "irmas_gru.py",
-            "fit",
-            "--trainer.accelerator",
-            "cpu",
-            "--trainer.logger",
-            logger,
-        ]
+        command = ["fit", "--trainer.accelerator", "cpu", "--trainer.logger", logger]
         command += ["--trainer.logger.save_dir", str(tmp_path), "--trainer.logger.name", name]
         command += ["--data.data_dir", str(folder), "--data.per_class", "6"]
         command += ["--data.val_split", "0.5", "--data.test_split", "0", "--data.batch_size", "3"]
         command += ["--trainer.log_every_n_steps", "1", "--trainer.enable_progress_bar", "false"]
-        monkeypatch.setattr(sys, "argv", [*command, *arguments])
         monkeypatch.chdir(tmp_path)
-        runpy.run_path(str(EXPERIMENTS / "irmas_gru.py"), run_name="__main__")
-        return compare.read(tmp_path / name / "version_0" / "metrics.csv")
+        irmas_gru.main([*command, *arguments])
+        return runs.read_csv(tmp_path / name / "version_0" / "metrics.csv")
 
     return fit
-
-
-def load(monkeypatch, name):
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
-    return importlib.import_module(name)
 
 
 def test_the_datamodule_renders_once_and_reads_as_irmas(folder):
@@ -127,8 +115,8 @@ def test_each_split_has_every_program_of_every_instrument():
             assert abs(found / 100 - share) <= 0.03, (name, instrument)
 
 
-def test_the_model_varies_what_it_trains_on_and_reads_out_what_it_is_told(monkeypatch):
-    model = load(monkeypatch, "irmas_gru").IRMASGRU
+def test_the_model_varies_what_it_trains_on_and_reads_out_what_it_is_told():
+    model = irmas_gru.IRMASGRU
     x = torch.randn(64, 9, 6)
     torch.manual_seed(0)
     swapped = model(6, noise=0).vary(x)
@@ -149,8 +137,8 @@ def test_the_model_varies_what_it_trains_on_and_reads_out_what_it_is_told(monkey
         model(6, readout="first")
 
 
-def test_the_rate_rises_and_falls_and_a_shorter_run_takes_the_same_steps(monkeypatch):
-    model = load(monkeypatch, "irmas_gru").IRMASGRU
+def test_the_rate_rises_and_falls_and_a_shorter_run_takes_the_same_steps():
+    model = irmas_gru.IRMASGRU
 
     class Rates(pl.Callback):
         def on_train_start(self, trainer, module):
@@ -180,19 +168,17 @@ def test_the_rate_rises_and_falls_and_a_shorter_run_takes_the_same_steps(monkeyp
 
 def test_curves_leave_one_record_and_a_picture(folder, monkeypatch, tmp_path, capsys):
     """Every run in this process; stock PyTorch stops early, at the same rates as ours."""
-    curves = load(monkeypatch, "irmas_curves")
     commands, start = [], subprocess.run
 
     def run(command, **settings):
-        if len(command) < 3 or not str(command[1]).endswith("irmas_gru.py"):
+        if command[1:3] != ["-m", "experiments.train.irmas_gru"]:
             return start(command, **settings)
-        commands.append(command[2:])
-        monkeypatch.setattr(sys, "argv", command[1:])
-        runpy.run_path(command[1], run_name="__main__")
+        commands.append(command[3:])
+        irmas_gru.main(command[3:])
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setattr(curves.record, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(records, "RECORDS", tmp_path / "records")
     monkeypatch.chdir(tmp_path)
     fit = ["--data.data_dir", str(folder), "--data.per_class", "6", "--data.val_split", "0.34"]
     fit += ["--data.test_split", "0.33", "--trainer.log_every_n_steps", "1"]
@@ -200,8 +186,7 @@ def test_curves_leave_one_record_and_a_picture(folder, monkeypatch, tmp_path, ca
     fit += ["--trainer.max_epochs", "3"]
     for features, more in (("M", []), ("S", ["--add"])):
         sizes = ["--features", features, "--batches", "4", "--stock-steps", "4", *more]
-        monkeypatch.setattr(sys, "argv", ["irmas_curves", *sizes, *fit])
-        curves.main()
+        irmas_curves.main(["--record", *sizes, *fit])
     if "wandb" in sys.modules:  # its run is this process's, and would be the next test's
         sys.modules["wandb"].finish()
     assert [command[0] for command in commands] == ["fit", "fit", "test"] * 2
@@ -219,9 +204,9 @@ def test_curves_leave_one_record_and_a_picture(folder, monkeypatch, tmp_path, ca
     assert (tmp_path / "records" / "irmas_gru.png").read_bytes().startswith(b"\x89PNG")
     apart = {"bppsa": {"train/loss": [(0, 1.0), (9, 1.0), (19, 1.0)]}}
     apart["stock"] = {"train/loss": [(0, 1.0), (9, 1.00009), (19, 1.001)]}
-    assert curves.together(apart) == 10
+    assert irmas_curves.together(apart) == 10
     printed = capsys.readouterr().out
-    assert curves.table(record["rows"]) in printed and "over the 4 steps of stock" in printed
+    assert table(record["rows"]) in printed and "over the 4 steps of stock" in printed
 
 
 def test_curves_coincide_over_30_steps(fit, caplog):
@@ -248,11 +233,9 @@ def test_the_models_input_is_the_datas(fit, tmp_path):
 
 
 def test_breakdown_leaves_a_record_and_a_picture(monkeypatch, tmp_path, capsys):
-    breakdown = load(monkeypatch, "gru_breakdown")
-    monkeypatch.setattr(breakdown, "BATCHES", (1, 2))
-    monkeypatch.setattr(breakdown.record, "RECORDS", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["gru_breakdown", "--seconds", "0", "--features", "S"])
-    breakdown.main()
+    monkeypatch.setattr(gru_breakdown, "BATCHES", (1, 2))
+    monkeypatch.setattr(records, "RECORDS", tmp_path)
+    gru_breakdown.main(["--seconds", "0", "--features", "S", "--record"])
     record = json.loads((tmp_path / "gru_breakdown_cpu.json").read_text())
     assert [(row["features"], row["B"], row["T"], row["F"]) for row in record["rows"]] == [
         ("S", 1, 259, 38),
@@ -260,7 +243,7 @@ def test_breakdown_leaves_a_record_and_a_picture(monkeypatch, tmp_path, capsys):
     ]
     for row in record["rows"]:
         for who in ("ours", "stock"):
-            assert all(row[who][part] > 0 for part in breakdown.PARTS)
+            assert all(row[who][part] > 0 for part in gru_breakdown.PARTS)
         assert row["algorithm"] == "linear" and row["ratio_stock"]["both"] > 0
     assert (tmp_path / "gru_breakdown_cpu.png").read_bytes().startswith(b"\x89PNG")
     assert "step x" in capsys.readouterr().out

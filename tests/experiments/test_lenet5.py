@@ -1,6 +1,5 @@
 """LeNet-5, its layers scanned over depth: the curve is back-propagation's, and no other path's."""
 
-import importlib
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -9,15 +8,10 @@ import yaml
 
 import bppsa_lightning as bl
 from bppsa_lightning.datasets import DigitsDataModule
+from experiments.compare import summary
+from experiments.train import lenet5
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 STEPS = 4
-
-
-@pytest.fixture
-def load(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
-    return importlib.import_module
 
 
 class Watch(pl.Callback):
@@ -43,13 +37,12 @@ def trained(model, strategy):
     return watch, trainer
 
 
-def test_the_curves_coincide_and_the_whole_network_is_scanned(load):
-    model = load("lenet5").LeNet5
-    defaults = yaml.safe_load((EXPERIMENTS / "lenet5.yaml").read_text())
+def test_the_curves_coincide_and_the_whole_network_is_scanned():
+    defaults = yaml.safe_load(Path(lenet5.__file__).with_suffix(".yaml").read_text())
     chosen = defaults["trainer"]["strategy"]
     assert chosen["class_path"] == "bppsa_lightning.BPPSAStrategy"
-    ours, trainer = trained(model, bl.BPPSAStrategy(**chosen["init_args"]))
-    stock, _ = trained(model, "auto")
+    ours, trainer = trained(lenet5.LeNet5, bl.BPPSAStrategy(**chosen["init_args"]))
+    stock, _ = trained(lenet5.LeNet5, "auto")
 
     assert len(ours.losses) == len(stock.losses) == STEPS and len(set(stock.losses)) == STEPS
     assert ours.losses == pytest.approx(stock.losses, rel=1e-4)
@@ -64,10 +57,9 @@ def test_the_curves_coincide_and_the_whole_network_is_scanned(load):
     assert explained.count("kept in factors") == 5 and explained.count("FLOPs of") == 2 + 2
 
 
-def test_a_comparison_that_stock_wins_says_so(load):
-    compare = load("compare")
-    assert compare.in_words(7.66) == "The same training in 7.7x less time"
-    assert compare.in_words(0.01234) == "The same training takes 81.0x as long"
-    assert [compare.times(r) for r in (12.2, 1, 0.96, 0.5, 0.01234)] == [
+def test_a_comparison_that_stock_wins_says_so():
+    assert summary.in_words(7.66) == "The same training in 7.7x less time"
+    assert summary.in_words(0.01234) == "The same training takes 81.0x as long"
+    assert [summary.times(r) for r in (12.2, 1, 0.96, 0.5, 0.01234)] == [
         "12.2x", "1.0x", "1.0x", "0.5x", "0.012x",
     ]  # fmt: skip

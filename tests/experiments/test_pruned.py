@@ -1,56 +1,65 @@
 """The experiments on sparse Jacobians run, small, and say what they should."""
 
-import importlib
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+from experiments.benchmarks import products
+from experiments.paper import figure10, table1
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
+def run(monkeypatch, tmp_path, capsys):
+    """Runs a script's main; what it printed."""
 
-    def run(name, *arguments):
-        monkeypatch.setattr(sys, "argv", [name, *arguments, "--no-record"])
-        importlib.import_module(name).main()
+    def run(script, *arguments):
+        monkeypatch.chdir(tmp_path)
+        script.main(list(arguments))
         return capsys.readouterr().out
 
     return run
 
 
-def test_table1(run):
-    printed = run("table1", "--seconds", "0.05")
+def results(folder, name):
+    return json.loads((folder / "runs" / "records" / f"{name}.json").read_text())
+
+
+def test_table1(run, tmp_path):
+    printed = run(table1, "--seconds", "0.05")
     assert all(f"{s} (paper {s})" in printed for s in (0.99157, 0.99998, 0.99994))
+    assert [row["extrapolated"] for row in results(tmp_path, "table1")["rows"]] == [True] * 3
+    picture = tmp_path / "runs" / "records" / "table1.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_benchmark_products(run):
-    printed = run("benchmark_products", "--rounds", "1", "--size", "4")
+def test_products_of_jacobians(run, tmp_path):
+    printed = run(products, "--rounds", "1", "--size", "4")
     assert "FLOPs" in printed and "torch" in printed and "x ours" in printed
+    found = results(tmp_path, "benchmark_products")
+    assert found["ratio"]["torch"] == found["seconds"]["torch"] / found["seconds"]["ours"]
 
 
-def test_figure10(run):
-    printed = run("figure10", "--kept", "0.002")
+def test_figure10(run, tmp_path):
+    printed = run(figure10, "--kept", "0.002")
     assert printed.count("up-sweep 1") == 10 and printed.count("roots") == 6
     # Linear: no products, each layer once, all of them on the critical path.
-    linear = run("figure10", "--kept", "0.002", "--levels", "0")
+    linear = run(figure10, "--kept", "0.002", "--levels", "0")
     assert linear.count("* roots") == 21 and "up-sweep" not in linear
-    totals = dict(zip(*[iter(linear.split("\n")[-2].split(" "))] * 2))
+    totals = dict(zip(*[iter(linear.split("\n")[-3].split(" "))] * 2))
     assert totals["scan"] == totals["critical_path"] == totals["bp_surviving"]
+    found = results(tmp_path, "figure10")
+    assert found["levels"] == 0 and f"{found['totals']['scan']:,}" == totals["scan"]
 
 
-def test_compare_pruned_trains_both_and_shows_that_the_curves_coincide(tmp_path):
+def test_compare_prunes_and_trains_both_and_shows_that_the_curves_coincide(environment, tmp_path):
     small = ["--trainer.limit_train_batches", "6", "--trainer.limit_val_batches", "1"]
     small += ["--trainer.max_epochs", "2", "--data.init_args.batch_size", "4"]
     small += ["--trainer.enable_progress_bar", "false"]
-    command = [sys.executable, str(EXPERIMENTS / "compare_pruned.py"), *small]
-    quiet = {**os.environ, "WANDB_MODE": "disabled"}
+    command = [sys.executable, "-m", "experiments.compare", "pruned_vgg11", *small]
+    quiet = {**environment, "WANDB_MODE": "disabled"}
     done = subprocess.run(command, cwd=tmp_path, env=quiet, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "speed-up" in done.stdout and "sparsity 97.00%" in done.stdout

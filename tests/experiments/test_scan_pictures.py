@@ -1,8 +1,6 @@
 """Pictures of a scan: every gradient is reached, the costs are the plans', no label overlaps."""
 
-import importlib
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,23 +9,13 @@ from torch import nn
 import bppsa_lightning as bl
 from bppsa_lightning.ops import LayerScan
 from bppsa_lightning.planner import Plan
+from experiments.train import scan_costs, scan_picture
 
 PLANS = [
     Plan("linear"),
     *(Plan("chunked", chunk=chunk) for chunk in (1, 3, 4, 20)),
     *(Plan("blelloch", levels=levels) for levels in (0, 1, 2, 4)),
 ]
-
-
-@pytest.fixture
-def pictures(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "experiments"))
-    return importlib.import_module("draw_scan")
-
-
-@pytest.fixture
-def costs(pictures):
-    return importlib.import_module("scan_costs")
 
 
 def known(scan):
@@ -49,8 +37,8 @@ def known(scan):
     [(T, plan) for T in (1, 2, 11, 16) for plan in PLANS if plan.levels <= (T - 1).bit_length()],
     ids=lambda v: v if isinstance(v, int) else f"{v.algorithm}{v.chunk or v.levels}",
 )
-def test_the_steps_of_a_plan_reach_every_gradient(costs, T, plan):
-    scan = costs.of_plan(plan, T, H=5)
+def test_the_steps_of_a_plan_reach_every_gradient(T, plan):
+    scan = scan_costs.of_plan(plan, T, H=5)
     assert known(scan) == set(range(T + 1))
     assert scan.critical_products <= sum(step.count for step in scan.steps)
     walked = [s for s in scan.steps if s.kind == "vector"]
@@ -59,8 +47,8 @@ def test_the_steps_of_a_plan_reach_every_gradient(costs, T, plan):
         assert scan.critical_flops == scan.bp_flops == 2 * T * 25
 
 
-def test_the_hybrid_of_sixteen_steps(costs):
-    scan = costs.of_plan(Plan("blelloch", levels=2), 16, H=20)
+def test_the_hybrid_of_sixteen_steps():
+    scan = scan_costs.of_plan(Plan("blelloch", levels=2), 16, H=20)
     counts = {phase: len(steps) for phase, steps in scan.phases()}
     assert counts == {
         "up-sweep 1": 8, "up-sweep 2": 4, "roots": 3, "down-sweep 2": 4, "down-sweep 1": 8,
@@ -86,9 +74,9 @@ def scanned(levels, budget=None, needs_input=True):
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3])
-def test_the_costs_of_layers_are_their_plans(costs, levels):
+def test_the_costs_of_layers_are_their_plans(levels):
     chain = scanned(levels)
-    (scan,) = costs.of_chain(chain)
+    (scan,) = scan_costs.of_chain(chain)
     (layer_scan,) = chain.scans.values()
     assert known(scan) == set(range(8))
     found = {(s.first, s.last): s.flops for s in scan.steps if s.kind == "matrix"}
@@ -99,17 +87,19 @@ def test_the_costs_of_layers_are_their_plans(costs, levels):
     assert (12, 7) in dense and scan.bp_flops == 2 * sum(p.nnz for p in layer_scan.patterns)
 
 
-def test_a_layer_whose_input_needs_no_gradient_is_not_in_the_scan(costs):
-    (whole,), (shown,) = (costs.of_chain(scanned(2, needs_input=needs)) for needs in (True, False))
+def test_a_layer_whose_input_needs_no_gradient_is_not_in_the_scan():
+    (whole,), (shown,) = (
+        scan_costs.of_chain(scanned(2, needs_input=needs)) for needs in (True, False)
+    )
     assert shown.names == whole.names[1:] and known(shown) == set(range(7))
 
 
-def test_products_that_are_not_formed_are_no_steps(costs):
+def test_products_that_are_not_formed_are_no_steps():
     (layer_scan,) = scanned(3).scans.values()
     largest = max(made.bytes for _, _, made, _ in layer_scan.nodes())
     tight = LayerScan.of(layer_scan.patterns, 3, budget=largest)
     refused = [node for node in tight.nodes() if node[2] is None]
-    scan = costs.of_layers(tight, list("abcdefg"))
+    scan = scan_costs.of_layers(tight, list("abcdefg"))
     assert refused and known(scan) == set(range(8))
     formed = sum(step.kind == "matrix" for step in scan.steps)
     assert formed == sum(bool(made and made.products) for _, _, made, _ in tight.nodes())
@@ -128,34 +118,34 @@ def drawn_texts(figure):
     [(16, p) for p in PLANS] + [(8, PLANS[1]), (60, PLANS[2]), (300, PLANS[-1])],
     ids=lambda v: str(getattr(v, "algorithm", v)),
 )
-def test_no_label_overlaps_another_or_leaves_the_picture(pictures, costs, T, plan):
-    figure = pictures.draw(costs.of_plan(plan, T, 20), "title")
+def test_no_label_overlaps_another_or_leaves_the_picture(T, plan):
+    figure = scan_picture.draw(scan_costs.of_plan(plan, T, 20), "title")
     figure.canvas.draw()
     texts = drawn_texts(figure)
     for name, box in texts:
         assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1, name
         assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1, name
     assert [(a, b) for (a, x), (b, y) in combinations(texts, 2) if x.overlaps(y)] == []
-    pictures.plt.close(figure)
+    scan_picture.plt.close(figure)
 
 
-def test_any_attached_chain_can_be_drawn(pictures):
+def test_any_attached_chain_can_be_drawn():
     layer = nn.GRU(3, 8)
     (recurrent,) = bl.attach(layer, "chunked")
     with pytest.raises(ValueError, match="wanted one that has been called"):
-        pictures.draw_chain(recurrent)
+        scan_picture.draw_chain(recurrent)
     layer(torch.randn(32, 2, 3))[0].sum().backward()
     for chain in (recurrent, scanned(2)):
-        figure = pictures.draw_chain(chain)
+        figure = scan_picture.draw_chain(chain)
         assert figure.axes[0].patches
-        pictures.plt.close(figure)
+        scan_picture.plt.close(figure)
 
 
-def test_what_cannot_be_drawn_is_said(pictures, costs):
+def test_what_cannot_be_drawn_is_said():
     with pytest.raises(ValueError, match="found 1000 steps, wanted at most 512"):
-        pictures.draw(costs.of_plan(Plan("linear"), 1000, 20), "long")
+        scan_picture.draw(scan_costs.of_plan(Plan("linear"), 1000, 20), "long")
     model = stack()
     (chain,) = bl.attach(model, "blelloch")
     model(torch.randn(4, 2, 6, 6))
     with pytest.raises(ValueError, match="wanted algorithm='blelloch' and a backward"):
-        costs.of_chain(chain)
+        scan_costs.of_chain(chain)

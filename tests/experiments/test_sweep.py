@@ -1,21 +1,15 @@
 """The sweeps over T and B: measured in pairs, and drawn as measured."""
 
-import importlib
 import json
-import sys
 from pathlib import Path
 
-import pytest
+from experiments import recording
+from experiments.benchmarks import timing
+from experiments.paper import sweep
+from experiments.paper.sections.sweep import slower
 
 
-@pytest.fixture
-def load(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "experiments"))
-    return importlib.import_module
-
-
-def test_turns_are_taken_in_pairs_and_compared_pair_by_pair(load):
-    turns = load("turns")
+def test_turns_are_taken_in_pairs_and_compared_pair_by_pair():
     order = []
 
     def way(name, durations):
@@ -29,25 +23,18 @@ def test_turns_are_taken_in_pairs_and_compared_pair_by_pair(load):
 
     # Each turn: a step that is not counted, then one that is. Seconds 0, so the least turns.
     ways = {"ours": way("a", [9, 9, 1, 9, 2, 9, 4]), "stock": way("b", [9, 9, 3, 9, 8, 9, 40])}
-    found = turns.measure(ways, seconds=0, most=11, least=3, shortest=1)
+    found = timing.measure(ways, seconds=0, most=11, least=3, shortest=1)
     assert "".join(order) == "ab" + "aabb" * 3
     assert found == {
         "pairs": 3, "ours": {"whole": 2}, "stock": {"whole": 8}, "ratio_stock": {"whole": 4},
     }  # fmt: skip
 
 
-@pytest.fixture
-def sweep(load, monkeypatch, tmp_path):
-    sweep = load("bitstream_sweep")
+def test_a_sweep_leaves_a_record_and_a_picture(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(sweep, "LENGTHS", [(2, 4), (2, 8)])
     monkeypatch.setattr(sweep, "BATCHES", [(1, 8), (2, 8)])
-    monkeypatch.setattr(sweep.record, "RECORDS", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["bitstream_sweep", "--seconds", "0", "--cell", "GRU"])
-    return sweep
-
-
-def test_a_sweep_leaves_a_record_and_a_picture(sweep, tmp_path, capsys):
-    sweep.main()
+    monkeypatch.setattr(recording, "RECORDS", tmp_path)
+    sweep.main(["--seconds", "0", "--cell", "GRU", "--record"])
     record = json.loads((tmp_path / "bitstream_sweep_gru_cpu.json").read_text())
     assert [(row["B"], row["T"]) for row in record["rows"]] == [(2, 4), (2, 8), (1, 8)]
     for row in record["rows"]:
@@ -59,7 +46,10 @@ def test_a_sweep_leaves_a_record_and_a_picture(sweep, tmp_path, capsys):
     assert "step x" in capsys.readouterr().out
 
 
-def test_sizes_at_which_stock_wins_are_marked(sweep, monkeypatch):
+def test_sizes_at_which_stock_wins_are_marked(monkeypatch):
+    monkeypatch.setattr(sweep, "LENGTHS", [(2, 4), (2, 8)])
+    monkeypatch.setattr(sweep, "BATCHES", [(1, 8), (2, 8)])
+
     def row(B, T, ratio):
         times = {part: 1.0 for part in (*sweep.PARTS, "step")}
         ratios = dict.fromkeys(times, ratio)
@@ -67,7 +57,7 @@ def test_sizes_at_which_stock_wins_are_marked(sweep, monkeypatch):
 
     rows = [row(2, 4, 0.5), row(2, 8, 3.0), row(1, 8, 2.0)]
     drawn = []
-    monkeypatch.setattr(sweep.record, "save_figure", lambda figure, *a, **k: drawn.append(figure))
+    monkeypatch.setattr(recording, "save_figure", lambda figure, *a, **k: drawn.append(figure))
     sweep.draw("RNN", rows, Path("none.png"))
     red = [
         line.get_xydata().tolist()
@@ -75,5 +65,5 @@ def test_sizes_at_which_stock_wins_are_marked(sweep, monkeypatch):
         if line.get_markeredgecolor() == "#c1121f"
     ]
     assert red == [[[0.0, 0.5]], [[0.0, 0.5]]]  # backward and step of the first size
-    assert sweep.slower(rows) == rows[:1]
+    assert slower(rows) == rows[:1]
     assert [sweep.thousands(n) for n in (300, 1000, 30000)] == ["300", "1k", "30k"]

@@ -1,7 +1,6 @@
 """An experiment's W&B run, read back with wandb's own reader: what is in it, and what is not."""
 
 import getpass
-import importlib
 import json
 import os
 import socket
@@ -14,8 +13,9 @@ from lightning.pytorch.loggers import WandbLogger
 
 wandb = pytest.importorskip("wandb", reason="needs wandb, of the extra experiments")
 
+from experiments.train import bitstream_rnn, cli  # noqa: E402
+
 ROOT = Path(__file__).parents[2]
-EXPERIMENTS = ROOT / "experiments"
 PARTS = ("forward", "backward", "optimizer", "rest", "step")
 USER = "ada.lovelace"
 
@@ -50,7 +50,7 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(environment, tmp_path_factory):
     """The bitstream experiment, small, by a user without account, network or key."""
     folder = tmp_path_factory.mktemp("work")
     home = folder / "home" / USER
@@ -65,19 +65,19 @@ def trained(tmp_path_factory):
     ):
         subprocess.run([*git, *command], cwd=project, check=True)
     nowhere = "http://127.0.0.1:9"
-    environment = {
-        **{k: v for k, v in os.environ.items() if not k.startswith("WANDB_")},
+    own = {
+        **{k: v for k, v in environment.items() if not k.startswith("WANDB_")},
         "HOME": str(home), "USER": USER, "LOGNAME": USER, "EMAIL": f"{USER}@example.org",
         "http_proxy": nowhere, "https_proxy": nowhere, "WANDB_BASE_URL": nowhere,
         "TMPDIR": str(folder),
     }  # fmt: skip
     command = [
-        *(sys.executable, str(EXPERIMENTS / "bitstream_rnn.py"), "fit"),
+        *(sys.executable, "-m", "experiments.train.bitstream_rnn", "fit"),
         *("--data.steps", "30", "--data.num_samples", "480", "--data.num_val_samples", "160"),
         *("--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"),
         *("--trainer.logger.init_args.log_model", "true"),
     ]
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=project, env=own, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return Run(project), home
 
@@ -137,22 +137,20 @@ OFFLINE = "--trainer.logger.init_args.offline=true"
     ],
 )
 def test_one_flag_goes_online(monkeypatch, arguments, mode, logger_offline, tmp_path):
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["bitstream_rnn.py"])
-    application = importlib.import_module("application")
-    experiment = importlib.import_module("bitstream_rnn")
-    for name in (*application.WANDB, "WANDB_DATA_DIR"):
+    monkeypatch.setattr(sys, "argv", ["bitstream_rnn"])
+    for name in (*cli.WANDB, "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, "to be restored")
         monkeypatch.delenv(name)
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path))
-    defaults = [str(EXPERIMENTS / "bitstream_rnn.yaml")]
-    cli = application.Application(
-        experiment.BitstreamRNN, experiment.BitstreamDataModule, run=False, args=arguments,
-        auto_configure_optimizers=False, parser_kwargs={"default_config_files": defaults},
+    defaults = [str(cli.HERE / f"{name}.yaml") for name in ("defaults", "bitstream_rnn")]
+    application = cli.Application(
+        bitstream_rnn.BitstreamRNN, bitstream_rnn.BitstreamDataModule, run=False, args=arguments,
+        experiment="bitstream_rnn", auto_configure_optimizers=False,
+        parser_kwargs={"default_config_files": defaults},
     )  # fmt: skip
     assert os.environ["WANDB_MODE"] == mode
-    loggers = [x for x in cli.trainer.loggers if isinstance(x, WandbLogger)]
+    loggers = [x for x in application.trainer.loggers if isinstance(x, WandbLogger)]
     assert [x._offline for x in loggers] == ([] if logger_offline is None else [logger_offline])
     assert all(x._wandb_init.get("mode") is None for x in loggers)
     settings = wandb.Settings()

@@ -1,0 +1,287 @@
+"""Recurrent layers on CUDA: the fastest plan, and whether cuDNN is faster than all of them.
+
+An estimate is a sum of terms in the layer's sizes (`walk_terms`, `chunk_terms`) with coefficients
+in seconds; data/h200.json holds them, fitted by experiments/fit_planner.py to the record it names,
+which was measured on the GPU it names. On another GPU the number of multiprocessors is its own.
+
+    walk       a launch, T steps in sequence, and T * B times what each sample adds
+    chunked    launches; C steps of composing, in as many turns as the lanes do not fit the device
+               at once; the lanes' work; the carry over T/C chunks; T * B times what a sample adds
+
+None takes less than the least that was measured, which is the host's time.
+
+What was not measured is estimated so that cuDNN is rather taken for faster than it is: a layer of
+ours takes the time of the next larger H that was measured, one of cuDNN's what lies between its
+neighbours, and no more at larger batches than at those measured.
+
+T steps, B batch, I input, H state, C chunk.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bppsa_lightning._cells import CELLS
+from bppsa_lightning.planner.cost_dense import MAX_CHUNK
+from bppsa_lightning.planner.plan import (
+    Plan,
+    ceil_div,
+    cheapest,
+    chunked_plans,
+    max_levels,
+    units,
+)
+from bppsa_lightning.planner.request import Request
+
+DATA = Path(__file__).parent / "data" / "h200.json"
+_FIT: dict[str, Any] = json.loads(DATA.read_text())
+RECORD, GPU = str(_FIT["record"]), str(_FIT["gpu"])
+
+# Of csrc/cuda/recurrent: the largest H whose chunks are composed; threads of a composing block; the
+# H that one compiled size serves; the largest H of which no number is read again in each step, and
+# that of more gates than one where blocks cannot share a sample, in clusters.
+MOST_COMPOSED = 32
+_LANES = 128
+_COMPILED = (8, 20, 32)
+MOST_RESIDENT, MOST_RESIDENT_ALONE = 256, 128
+# One product of a chunked scan was measured at this H.
+_FITTED_H = 20
+
+# Multiply-adds a second of the products for inputs and parameters; reasoned, not measured: a plain
+# tiled kernel on our side, cuBLAS at its best on the other.
+_OUR_PRODUCTS, _STOCK_PRODUCTS = 5e12, 2e13
+# Reasoned too, and rather too long: seconds of the launches that a projection adds to a forward and
+# to a backward; the host's of spreading samples of different lengths, for a call, for each row, and
+# for each scan.
+_PROJECTED_LAUNCHES = (3e-5, 6e-5)
+_SPREAD_CALL, _SPREAD_ROW, _SPREAD_SCAN = 5e-4, 2e-8, 5e-4
+# Numbers of all products of chunks that a plan may hold at a time: 1 GiB of float32.
+_MOST_PRODUCTS = 1 << 28
+
+
+def kind(cell: str) -> str:
+    """The measured cell that stands for `cell`: both RNNs take the same time."""
+    return CELLS[cell].kind.lower()
+
+
+def walk_terms(T: int, B: int) -> tuple[float, ...]:
+    return (1.0, float(T), float(T) * B)
+
+
+def chunk_terms(
+    T: int, B: int, H: int, chunk: int, states: int, resident: int, processors: int
+) -> tuple[float, ...]:
+    """`states`: vectors of H numbers in the state. `resident`: blocks on one multiprocessor."""
+    inner = max(ceil_div(T, chunk) - 2, 0)
+    lanes = B + inner * B * (states * H + 1)
+    blocks = ceil_div(lanes, _LANES)
+    turns = ceil_div(ceil_div(blocks, processors), resident)
+    return (1.0, chunk * turns, chunk * blocks / processors, float(inner), float(T) * B)
+
+
+def chunks(T: int) -> list[int]:
+    """The chunks worth a try: small ones, and near the root of T, where phases balance."""
+    root = 2 ** max(round(math.log2(max(T, 1)) / 2), 3)
+    return [c for c in sorted({8, 16, 32, MAX_CHUNK, 2 * root, 4 * root}) if c < T]
+
+
+@dataclass(frozen=True)
+class CudaLayerSize:
+    """One direction of one recurrent layer; multiprocessors of the GPU, and whether it clusters."""
+
+    cell: str
+    T: int
+    B: int
+    H: int
+    I: int = 1
+    processors: int = int(_FIT["processors"])
+    clusters: bool = True
+    projected: int = 0  # P of an LSTM with a projection
+
+    @property
+    def most_resident(self) -> int:
+        alone = kind(self.cell) != "rnn" and not self.clusters
+        return MOST_RESIDENT_ALONE if alone else MOST_RESIDENT
+
+    @property
+    def _fit(self) -> dict[str, Any]:
+        fit: dict[str, Any] = _FIT["cells"][kind(self.cell)]
+        return fit
+
+    def backward(self, plan: Plan) -> float:
+        """Seconds of the whole backward on the device, parameter gradients included."""
+        if plan.algorithm == "chunked" and self.H <= MOST_COMPOSED and plan.chunk < self.T:
+            fit, states = self._fit, 1 + CELLS[self.cell].has_c
+            terms = chunk_terms(
+                self.T, self.B, self.H, plan.chunk, states, fit["resident"], self.processors
+            )
+            compiled = next(h for h in _COMPILED if h >= self.H) / _FITTED_H
+            scales = (1.0, compiled**2, compiled**2, compiled, 1.0)
+            seconds = sum(a * b * c for a, b, c in zip(terms, scales, fit["chunked"], strict=True))
+        else:
+            seconds = self._walk("backward")
+        products = self._input_products(2) + self._projections(3)
+        return seconds + products / _OUR_PRODUCTS + (self.projected > 0) * _PROJECTED_LAUNCHES[1]
+
+    def forward(self) -> float:
+        """Seconds of the forward."""
+        products = self._input_products(1) + self._projections(1)
+        seconds = self._walk("forward") + products / _OUR_PRODUCTS
+        more = (self.projected > 0) * _PROJECTED_LAUNCHES[0]
+        return max(self.least("forward"), seconds) + more
+
+    def least(self, part: str) -> float:
+        """Seconds that the host takes for our "forward" or "backward"."""
+        return float(self._fit["least"][part])
+
+    def stock(self, part: str) -> float:
+        """Seconds of cuDNN's "forward" or "backward"; a projection is taken to cost it nothing."""
+        products = self._input_products(1 if part == "forward" else 2) / _STOCK_PRODUCTS
+        measured = self._fit["stock"]
+        sizes = sorted(map(int, measured))
+        above = next((h for h in sizes if h >= self.H), sizes[-1])
+        below = max((h for h in sizes if h <= self.H), default=above)
+        times = [self._stock_at(measured[str(h)][part]) for h in (below, above)]
+        share = (self.H - below) / (above - below) if above > below else 0.0
+        return times[0] + share * (times[1] - times[0]) + products
+
+    def _stock_at(self, fit: dict[str, Any]) -> float:
+        seconds = sum(a * b for a, b in zip(walk_terms(self.T, self.B), fit["terms"], strict=True))
+        return max(float(fit["least"]), seconds)
+
+    def _walk(self, part: str) -> float:
+        measured = self._fit["ours"]
+        H = next((h for h in sorted(map(int, measured)) if h >= self.H), max(map(int, measured)))
+        turns = ceil_div(self.B, max(self._side_by_side(), 1))
+        launch, step, sample = measured[str(H)][part]
+        return float(launch + self.T * (turns * step + self.B * sample))
+
+    def _side_by_side(self) -> int:
+        """Samples that the device walks at once: a warp each, a multiprocessor, or eight."""
+        if self.H <= MOST_COMPOSED:
+            return 8 * self.processors
+        clusters = self.H > MOST_RESIDENT_ALONE and kind(self.cell) != "rnn"
+        return self.processors // 8 if clusters else self.processors
+
+    def _input_products(self, count: int) -> float:
+        """Multiply-adds of `count` products of all inputs, which were measured with I = 1."""
+        rows = CELLS[self.cell].gates * self.H
+        return float(count) * self.T * self.B * rows * (self.I - 1)
+
+    def _projections(self, count: int) -> float:
+        """Multiply-adds of `count` products of all states with w_hr, and of w_hh with it."""
+        return float(count) * self.projected * self.H * (self.T * self.B + 4 * self.H)
+
+
+def size_of(request: Request, processors: int, clusters: bool) -> CudaLayerSize:
+    """One direction of a requested layer, on a GPU with so many multiprocessors."""
+    T, B, H, I, P = request.T, request.B, request.H, request.I, request.P
+    return CudaLayerSize(request.cell, T, B, H, I, processors, clusters, P)
+
+
+def choose(layer: CudaLayerSize, algorithm: str) -> Plan:
+    """The plan of a layer's backward; anything but "auto" is obeyed."""
+    if algorithm == "blelloch":
+        # Its Jacobians are written out, and nobody measured when that pays: it has no estimate.
+        return Plan("blelloch", levels=max_levels(layer.T), reason="as asked; not estimated")
+    chunk_sizes = [c for c in chunks(layer.T) if _products_fit(layer, c)]
+    composed = layer.H <= MOST_COMPOSED and layer.T > 0 and layer.B > 0
+    plans = [Plan("linear")]
+    if algorithm == "chunked":
+        plans = chunked_plans(layer.T, chunk_sizes)
+    elif algorithm == "auto" and composed:
+        plans += [Plan("chunked", chunk=c) for c in chunk_sizes]
+
+    def cost(plan: Plan) -> float:
+        return layer.backward(plan) if layer.B else 0.0
+
+    plan = cheapest(plans, cost, _reason(layer, algorithm))
+    return replace(plan, seconds=max(layer.least("backward"), plan.seconds))
+
+
+def _products_fit(layer: CudaLayerSize, chunk: int) -> bool:
+    """Whether the products of all chunks fit the memory that they are given."""
+    N = layer.H * (1 + CELLS[layer.cell].has_c)
+    products = ceil_div(layer.T, chunk) * layer.B * N * (N + 1)
+    return layer.H > MOST_COMPOSED or products <= _MOST_PRODUCTS
+
+
+def _reason(layer: CudaLayerSize, algorithm: str) -> Callable[[Plan, dict[str, float]], str]:
+    def reason(plan: Plan, rivals: dict[str, float]) -> str:
+        if algorithm == "chunked" and layer.H > MOST_COMPOSED:
+            return f"as asked; walked, as chunks pay up to {MOST_COMPOSED} hidden units"
+        if algorithm != "auto":
+            return "as asked"
+        least = layer.least("backward")
+        ratios = ", ".join(
+            f"{name} {max(least, seconds) / max(least, plan.seconds):.1f}x"
+            for name, seconds in {"cuDNN": layer.stock("backward"), **rivals}.items()
+        )
+        on = units("cuda", layer.processors)
+        return f"fastest on {on}; {ratios} as long (estimated; {_source()})"
+
+    return reason
+
+
+def _source() -> str:
+    return f"fitted to {Path(RECORD).name}, {GPU}"
+
+
+# The kernels for more units were rewritten (units share their lanes) since they last ran on a GPU:
+# emulated and compiled, not measured. To be raised with the next record.
+MEASURED_UNITS = 32
+
+
+def not_resident(layer: CudaLayerSize) -> str | None:
+    """Why PyTorch is better for a layer whose recurrent matrix no multiprocessor holds, or None."""
+    if layer.most_resident >= layer.H:
+        return None
+    return (
+        f"hidden {layer.H}: above {layer.most_resident} the CUDA kernels would read the recurrent "
+        "matrix again in every step, for each sample by itself"
+    )
+
+
+def fallback_reason(
+    layer: CudaLayerSize,
+    layers: int = 1,
+    directions: int = 1,
+    lengths: tuple[int, int] | None = None,
+) -> str | None:
+    """Why cuDNN is the better choice for a forward and a backward of a layer, or None.
+
+    Args:
+        layer: one of the `layers` * `directions`, all of about this size. cuDNN is taken to run
+            the directions of a layer side by side.
+        lengths: of samples of different lengths, all their steps, and the steps of all padded
+            tensors that they are spread over. cuDNN is taken to need no more for them than for as
+            many steps in T equal ones.
+    """
+    reason = not_resident(layer)
+    if reason is not None:
+        return reason
+    if layer.H > MEASURED_UNITS:
+        return (
+            f"hidden {layer.H}: the CUDA kernels for more than {MEASURED_UNITS} units were "
+            "rewritten since they were measured"
+        )
+    if layer.T == 0 or layer.B == 0:
+        return None
+    walked, beside, more = layer, layer, 0.0
+    if lengths is not None:
+        N, steps = lengths
+        walked, beside = replace(layer, T=steps), replace(layer, B=max(N // layer.T, 1))
+        more = (_SPREAD_CALL + N * _SPREAD_ROW) / layers + directions * _SPREAD_SCAN
+    ours = directions * (walked.forward() + choose(walked, "auto").seconds) + more
+    stock = beside.stock("forward") + beside.stock("backward")
+    if ours <= stock:
+        return None
+    both = ", bidirectional" if directions == 2 else ""
+    times = f"{layers * stock * 1e3:.2f} ms, the scan {layers * ours * 1e3:.2f} ms"
+    return (
+        f"seq_len {layer.T}, batch {layer.B}, hidden {layer.H}{both}: cuDNN is estimated to take "
+        f"{times} ({_source()})"
+    )
