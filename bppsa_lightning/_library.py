@@ -1,6 +1,7 @@
-"""Loading of the operator libraries `_C` and `_C_cuda`, once a process."""
+"""Loads the operator libraries `_C` and `_C_cuda`, once a process, and says what they hold."""
 
 import os
+from functools import lru_cache
 
 import torch
 
@@ -57,3 +58,45 @@ NO_CUDA_KERNELS = (
     "bppsa_lightning was built without its CUDA kernels (_C_cuda): build it again, with `make "
     "build` or `pip install .`, where an nvcc is on PATH or CUDACXX names one"
 )
+
+
+def missing_jacobian_kernels(device: torch.device) -> str | None:
+    """Why the operators on sparse Jacobians cannot run on a device; None if they can."""
+    if device.type == "cpu":
+        return None
+    if device.type != "cuda":
+        return "wanted on the CPU or on a CUDA device"
+    return None if HAS_CUDA_KERNELS else NO_CUDA_KERNELS
+
+
+@torch.compiler.assume_constant_result
+def missing_recurrent_kernels(device: torch.device) -> str | None:
+    """Why the recurrent operators cannot run on a device, for people; None if they can."""
+    if device.type in ("cpu", "meta"):
+        return None
+    if device.type != "cuda":
+        return f"on {device} the recurrent operators have no kernel"
+    return _missing_recurrent_cuda_kernels(device)
+
+
+@lru_cache(maxsize=64)
+def _missing_recurrent_cuda_kernels(device: torch.device) -> str | None:
+    if not HAS_CUDA_KERNELS:
+        return NO_CUDA_KERNELS
+    built = recurrent_architectures()
+    major, minor = torch.cuda.get_device_capability(device)
+    own = 10 * major + minor
+    if own >= built[0]:  # its own code, or PTX of an older one
+        return None
+    return (
+        f"{device} has compute capability {major}.{minor}, and the recurrent CUDA kernels were "
+        f"built for {', '.join(f'{a // 10}.{a % 10}' for a in built)}: build again with "
+        f"`pip install . -C cmake.define.BPPSA_CUDA_RECURRENT_ARCHITECTURES={own}`"
+    )
+
+
+def recurrent_architectures() -> list[int]:
+    """The compute capabilities that the recurrent CUDA kernels were built for: 75 is 7.5."""
+    if not HAS_CUDA_KERNELS:
+        return []
+    return sorted(map(int, torch.ops.bppsa.recurrent_cuda_architectures().split(",")))

@@ -1,21 +1,14 @@
-"""Finds the chains of a module; puts them into scan mode and back; explains."""
+"""Finds what can be accelerated in a module, and puts it in place of PyTorch's forward and back."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 from torch import nn
 
-from bppsa_lightning import explain as tables
-from bppsa_lightning import planner, pruned
-from bppsa_lightning._replacement import Chain, LeftAlone
-from bppsa_lightning.depth import stack as feedforward
-from bppsa_lightning.depth.stack import FeedforwardChain
-from bppsa_lightning.recurrent import RecurrentChain
-from bppsa_lightning.recurrent import support as refusal
-
-_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+from bppsa_lightning import depth, planner, pruned, recurrent
+from bppsa_lightning._replacement import Replacement
+from bppsa_lightning.chain import Chain, chain_of, named_chains
 
 
 def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> list[Chain]:
@@ -35,9 +28,12 @@ def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> li
             dotted names and one of these each. A name is that of a chain, or of a module that
             holds chains; the longest name that covers a chain decides, "" covers all, and a chain
             that none covers gets "auto": ``{"": "linear", "encoder": "auto"}``. The attribute
-            ``algorithm`` of a chain may be set afterwards, too. Stacks of layers (nn.Sequential)
-            are chains over depth where "linear" or "blelloch" is asked for; otherwise they are
-            left to PyTorch.
+            ``algorithm`` of a chain may be set afterwards, too. It names the scan of a backward
+            that is computed here. Whether a call is computed here, "auto" and the others decide
+            alike: a call of a recurrent layer that PyTorch's own kernels were measured or
+            estimated to compute faster goes to them whatever was asked for, and `explain` says so.
+            Stacks of layers (nn.Sequential) are chains over depth where "linear" or "blelloch" is
+            asked for; otherwise they are left to PyTorch.
 
     Returns:
         The chains found, in the order of ``module.named_modules()``; empty if there is none.
@@ -46,38 +42,82 @@ def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> li
         TypeError, ValueError: `module` is no nn.Module, an algorithm is unknown, or a name holds
             no chain. Nothing is attached then.
     """
-    _check_module(module)
+    check_module(module)
+    chains = _find_chains(module)
+    return _attach(module, chains, _algorithms(module, chains, algorithm))[0]
+
+
+def attach_missing(
+    module: nn.Module, algorithm: str | Mapping[str, str] = "auto"
+) -> tuple[list[Chain], list[Replacement]]:
+    """As `attach`, but what is attached already stays as it is, with its own algorithm.
+
+    Returns:
+        All attached chains, as `attach`; and the replacements that this call attached.
+    """
+    already = {id(chain): chain.algorithm for _, chain in named_chains(module)}
+    chains = _find_chains(module)
+    algorithms = _algorithms(module, chains, algorithm)
+    for name, chain in chains.items():
+        algorithms[name] = already.get(id(chain), algorithms[name])
+    attached, layers = _attach(module, chains, algorithms)
+    return attached, [*(chain for chain in attached if id(chain) not in already), *layers]
+
+
+def detach(module: nn.Module) -> None:
+    """Takes a module's chains out of scan mode, its pruned layers too: as it was before `attach`.
+
+    Raises:
+        TypeError: `module` is no nn.Module.
+    """
+    check_module(module)
+    for _, chain in named_chains(module):
+        chain.detach()
+    pruned.detach_layers(module)
+
+
+def _find_chains(module: nn.Module) -> dict[str, Chain]:
+    """By name, those that are attached and those that could be."""
     chains: dict[str, Chain] = {}
-    inside: set[nn.Module] = set()
+    inside: set[nn.Module] = set()  # of stacks
     for name, child in module.named_modules():
-        chain = _chain_of(child)
-        if chain is None and isinstance(child, nn.RNNBase) and refusal.of_module(child) is None:
-            chain = RecurrentChain(name, child)
-        if chain is None and child not in inside and _is_chain_over_depth(child):
-            assert isinstance(child, nn.Sequential)
-            chain = FeedforwardChain(name, child)
-        if isinstance(chain, FeedforwardChain):
+        chain = chain_of(child)
+        if chain is None and recurrent.unsupported(child) is None:
+            chain = recurrent.replace(name, child)
+        if chain is None and child not in inside and depth.unsupported(child) is None:
+            chain = depth.replace(name, child)
+        if isinstance(chain, depth.FeedforwardChain):
             inside |= set(child.modules())
         if chain is not None:
             chains[name] = chain
-    found = []
-    for (name, chain), chosen in zip(
-        chains.items(), _algorithms(module, chains, algorithm), strict=True
-    ):
-        chain.name, chain.algorithm = name, chosen
-        if isinstance(chain, FeedforwardChain) and chosen not in feedforward.ALGORITHMS:
+    return chains
+
+
+def _attach(
+    module: nn.Module, chains: Mapping[str, Chain], algorithms: Mapping[str, str]
+) -> tuple[list[Chain], list[Replacement]]:
+    """The chains that are attached now, and the pruned layers that this call attached."""
+    attached = []
+    for name, chain in chains.items():
+        chain.name, chain.algorithm = name, algorithms[name]
+        if chain.algorithm in chain.algorithms:
+            chain.attach()
+            attached.append(chain)
+        else:
             chain.detach()
-            continue
-        chain.attach()
-        found.append(chain)
-    pruned.attach_layers(module, _inside_of_stacks(found))
-    return found
+    return attached, pruned.attach_layers(module, inside_of_stacks(attached))
 
 
-def _inside_of_stacks(chains: list[Chain]) -> set[nn.Module]:
+def inside_of_stacks(chains: list[Chain]) -> set[nn.Module]:
     """The modules whose forwards chains over depth take over."""
-    stacks = [chain.module for chain in chains if isinstance(chain, FeedforwardChain)]
+    stacks = [chain.module for chain in chains if isinstance(chain, depth.FeedforwardChain)]
     return {child for stack in stacks for child in stack.modules()}
+
+
+def check_module(module: object) -> None:
+    """Raises TypeError unless `module` is an nn.Module."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module: found {type(module).__name__}, wanted a torch.nn.Module")
 
 
 def check_algorithm(algorithm: str | Mapping[str, str]) -> None:
@@ -97,13 +137,13 @@ def check_algorithm(algorithm: str | Mapping[str, str]) -> None:
 
 def _algorithms(
     module: nn.Module, chains: Mapping[str, Chain], algorithm: str | Mapping[str, str]
-) -> list[str]:
+) -> dict[str, str]:
     """The algorithm of each chain."""
     check_algorithm(algorithm)
     if isinstance(algorithm, str):
-        return [algorithm] * len(chains)
+        return dict.fromkeys(chains, algorithm)
     modules = dict(module.named_modules(remove_duplicate=False))
-    found = dict.fromkeys(chains, "auto")
+    algorithms = dict.fromkeys(chains, "auto")
     for name in sorted(algorithm, key=len):
         inside = set(modules[name].modules()) if name in modules else set()
         covered = [own for own, chain in chains.items() if chain.module in inside]
@@ -112,121 +152,5 @@ def _algorithms(
                 f"algorithm: found the name {name!r}, wanted '' or the name of a chain or of a "
                 f"module that holds one; the chains are {', '.join(map(repr, chains)) or 'none'}"
             )
-        found |= dict.fromkeys(covered, algorithm[name])
-    return list(found.values())
-
-
-def detach(module: nn.Module) -> None:
-    """Takes a module's chains out of scan mode, its pruned layers too: as it was before `attach`.
-
-    Raises:
-        TypeError: `module` is no nn.Module.
-    """
-    _check_module(module)
-    for chain in attached(module):
-        chain.detach()
-    pruned.detach_layers(module)
-
-
-def attached(module: nn.Module) -> list[Chain]:
-    """The chains of a module that are in scan mode now."""
-    return [chain for _, chain in named_chains(module)]
-
-
-def named_chains(module: nn.Module) -> list[tuple[str, Chain]]:
-    """The chains that are in scan mode now, with the names that their modules have in `module`."""
-    return [(name, c) for name, child in module.named_modules() if (c := _chain_of(child))]
-
-
-def left_alone(module: nn.Module) -> list[LeftAlone]:
-    """The modules that look like chains but keep PyTorch's path, each with its reason."""
-    found = []
-    inside: set[nn.Module] = set()
-    scanned = _inside_of_stacks(attached(module))
-    for name, child in module.named_modules():
-        if child in scanned:
-            continue
-        if isinstance(child, _RECURRENT) and _chain_of(child) is None:
-            reason = refusal.of_module(child) or "not attached"
-            found.append(LeftAlone(name, child, reason))
-        elif isinstance(child, nn.Sequential) and len(child) > 1 and child not in inside:
-            if _chain_of(child) is None:
-                found.append(LeftAlone(name, child, _why_stack_is_left(child)))
-            inside |= set(child.modules())
-        elif "weight_mask" in child._buffers and pruned.stand_in_of(child) is None:
-            found.append(LeftAlone(name, child, pruned.of_module(child) or "not attached"))
-    return found
-
-
-def _is_chain_over_depth(module: nn.Module) -> bool:
-    return feedforward.is_stack(module) and feedforward.refusal(module) is None  # type: ignore
-
-
-def _why_stack_is_left(module: nn.Sequential) -> str:
-    if not feedforward.is_stack(module):
-        return "its forward has been replaced"
-    if isinstance(pruned.stand_in_of(module), pruned.LayerStack):
-        return "no scan over depth was asked for; its pruned layers are listed above"
-    return feedforward.refusal(module) or (
-        "no scan over depth was asked for: there products of Jacobians take more work than "
-        "back-propagation, and PyTorch walks the layers; ask for 'linear' or 'blelloch' to scan it"
-    )
-
-
-def explain(module: nn.Module) -> str:
-    """A table of a module's chains and their plans, and what was left alone, and why.
-
-    T, B and the plan are those of the last call; before the first they read "?". A module that is
-    not attached is described as it stands: everything left alone.
-
-    Returns:
-        Text for print().
-
-    Raises:
-        TypeError: `module` is no nn.Module.
-    """
-    _check_module(module)
-    chains = named_chains(module)
-    lines = [f"{len(chains)} chain{'' if len(chains) == 1 else 's'} in {type(module).__name__}"]
-    if chains:
-        lines += _table([tables.CHAINS, *tables.of_chains(chains)])
-    for name, chain in chains:
-        if chain.handed_over:
-            lines.append(
-                f"{name or '(itself)'}: {chain.handed_over} of {chain.calls + chain.handed_over} "
-                f"calls left to PyTorch; last: {chain.reason or 'scanned again since'}"
-            )
-        lines += [f"{name or '(itself)'}: {line.strip()}" for line in chain.details()]
-    rows = tables.of_layers(pruned.sparse_layers(module))
-    lines += _table([tables.LAYERS, *rows]) if rows else []
-    alone = left_alone(module)
-    if alone:
-        lines.append("left to PyTorch:")
-        lines += _table([(item.name or "(itself)", item.reason) for item in alone])
-    others = Counter(
-        type(child).__name__
-        for child in module.modules()
-        if not isinstance(child, _RECURRENT)
-        and "weight_mask" not in child._buffers
-        and next(child.parameters(recurse=False), None) is not None
-    )
-    if others:
-        listed = ", ".join(f"{count} {kind}" for kind, count in sorted(others.items()))
-        lines.append(f"other layers, nothing to scan: {listed}")
-    return "\n".join(lines)
-
-
-def _chain_of(module: nn.Module) -> Chain | None:
-    forward = module.__dict__.get("forward")
-    return forward if isinstance(forward, Chain) else None
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    padded = ((cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return ["  " + "  ".join(row).rstrip() for row in padded]
-
-
-def _check_module(module: object) -> None:
-    if not isinstance(module, nn.Module):
-        raise TypeError(f"module: found {type(module).__name__}, wanted a torch.nn.Module")
+        algorithms |= dict.fromkeys(covered, algorithm[name])
+    return algorithms

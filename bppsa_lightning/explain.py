@@ -1,53 +1,229 @@
-"""A module's chains and pruned layers as rows of text, for `explain` and for loggers."""
+"""What of a module is accelerated, how, and what is not, and why: for people and for loggers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from bppsa_lightning._replacement import Chain
-from bppsa_lightning.pruned import SparseLayer
+from torch import nn
 
-Row = tuple[str, ...]
-CHAINS: Row = ("chain", "cell", "layers", "T", "B", "H", "algorithm", "chunk", "estimate", "why")
-LAYERS: Row = ("pruned layer", "kind", "weights", "density", "path", "estimate", "why")
+from bppsa_lightning import depth, pruned, recurrent
+from bppsa_lightning._replacement import NotAccelerated, replacement_of
+from bppsa_lightning.attach import check_module, inside_of_stacks
+from bppsa_lightning.chain import Chain, chain_of, named_chains
+from bppsa_lightning.planner import Plan
 
-
-def of_chains(chains: Iterable[tuple[str, Chain]]) -> list[Row]:
-    """A row of CHAINS for each: the plan of its last call."""
-    return [_chain(name or "(itself)", chain) for name, chain in chains]
-
-
-def of_layers(pruned: Mapping[str, SparseLayer]) -> list[Row]:
-    """A row of LAYERS for each pruned layer."""
-    return [_layer(name or "(itself)", layer) for name, layer in pruned.items()]
+_NOT_CALLED = "planned at the first call"
 
 
-def _chain(name: str, chain: Chain) -> Row:
-    plan = chain.plan()
-    first = (name, chain.cell, chain.stack)
-    if plan is None or chain.shape is None:
-        H = str(getattr(chain.module, "hidden_size", "?"))
-        why = "no call scanned so far" if chain.handed_over else "planned at the first call"
-        return (*first, "?", "?", H, chain.algorithm, "?", "?", why)
-    T, B, H = (str(size) for size in chain.shape)
-    chunk = {"chunked": f"{plan.chunk}", "blelloch": f"{plan.levels} levels"}.get(
-        plan.algorithm, "-"
+class ChainRow(NamedTuple):
+    """A chain and the plan of its last call, in words."""
+
+    layer: str
+    type: str
+    layers: str
+    seq_len: str
+    batch: str
+    hidden: str
+    backward: str
+    estimate: str
+    why: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What the plan is, apart from the sizes and estimates of one call."""
+        return self.layer, self.type, self.layers, self.backward
+
+    @staticmethod
+    def of(name: str, chain: Chain) -> ChainRow:
+        """The row of an attached chain."""
+        first = (name or "(itself)", chain.cell, chain.stack)
+        T, B, H = chain.sizes
+        plan = chain.plan
+        if plan is None:
+            H = str(getattr(chain.module, "hidden_size", H))
+            why = "no call accelerated so far" if chain.fallback_calls else _NOT_CALLED
+            return ChainRow(*first, T, B, H, chain.algorithm, "?", why)
+        estimate = _duration(plan.seconds) if plan.seconds else "-"
+        return ChainRow(*first, T, B, H, _algorithm(plan), estimate, plan.reason)
+
+
+class PrunedRow(NamedTuple):
+    """A pruned layer and the plan of its last call, in words."""
+
+    layer: str
+    type: str
+    weights: str
+    density: str
+    path: str
+    estimate: str
+    why: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """As of `ChainRow`."""
+        return self.layer, self.type, self.weights, self.path
+
+    @staticmethod
+    def of(name: str, layer: pruned.SparseLayer) -> PrunedRow:
+        """The row of an attached pruned layer."""
+        pattern, plan = layer.pattern, layer.plan
+        dense = layer.fallback_calls and (layer.reason is not None or not layer.calls)
+        called = layer.calls + layer.fallback_calls
+        path = "?" if not called else "dense" if dense else "sparse"
+        estimate = "?" if plan is None else _duration(plan.seconds)
+        why = (layer.reason if dense else plan and plan.reason) or _NOT_CALLED
+        if layer.followers:
+            why += f"; {' and '.join(layer.followers)} in the same pass"
+        kept = (str(pattern.nnz), f"{pattern.density:.4f}")
+        return PrunedRow(name or "(itself)", layer.kind, *kept, path, estimate, why)
+
+
+def chain_rows(module: nn.Module) -> list[ChainRow]:
+    """A row for each attached chain of a module."""
+    return [ChainRow.of(name, chain) for name, chain in named_chains(module)]
+
+
+def pruned_rows(module: nn.Module) -> list[PrunedRow]:
+    """A row for each attached pruned layer of a module."""
+    return [PrunedRow.of(name, layer) for name, layer in pruned.sparse_layers(module).items()]
+
+
+def explain(module: nn.Module) -> str:
+    """A table of a module's chains and their plans, and what is not accelerated, and why.
+
+    Sizes and plan are those of the last call; before the first they read "?". A module that is
+    not attached is described as it stands: nothing is accelerated.
+
+    Returns:
+        Text for print().
+
+    Raises:
+        TypeError: `module` is no nn.Module.
+    """
+    check_module(module)
+    chains, layers = chain_rows(module), pruned_rows(module)
+    others = not_accelerated(module)
+    running = sum(row.path != "dense" for row in layers)
+    lines = [f"{type(module).__name__}: {_counts(module, running, others)}"]
+    lines += _table([ChainRow._fields, *chains]) if chains else []
+    for name, chain in named_chains(module):
+        lines += [f"{name or '(itself)'}: {line}" for line in _calls(chain)]
+    lines += _table([PrunedRow._fields, *layers]) if layers else []
+    if others:
+        lines.append("not accelerated:")
+        lines += _table([(other.name or "(itself)", other.reason) for other in others])
+    return "\n".join(lines + _unchanged(module))
+
+
+def summary(module: nn.Module) -> str:
+    """What is accelerated of a module that was just attached; in a line, if it is not much."""
+    others = not_accelerated(module)
+    layers = [(name, chain.cell) for name, chain in named_chains(module)]
+    sparse = pruned.sparse_layers(module)
+    layers += [(name, f"pruned {layer.kind}") for name, layer in sparse.items()]
+    if not layers:
+        text = (
+            "BPPSA accelerates no layer of this model (it supports nn.RNN, nn.GRU, nn.LSTM and "
+            "pruned Conv2d and Linear layers)"
+        )
+    else:
+        counts = _counts(module, len(sparse), others)
+        text = f"BPPSA accelerates {counts}{_listed(': ', layers)}"
+    left = _listed("Not accelerated: ", [(other.name, other.reason) for other in others])
+    return ". ".join(filter(None, (text, left, "Details: bl.explain(model)")))
+
+
+def not_accelerated(module: nn.Module) -> list[NotAccelerated]:
+    """The modules that look like chains or pruned layers but keep PyTorch's path, and why."""
+    rows = []
+    inside: set[nn.Module] = set()  # of stacks that were listed
+    scanned = inside_of_stacks([chain for _, chain in named_chains(module)])
+    for name, child in module.named_modules():
+        if child in scanned or chain_of(child) is not None:
+            continue
+        reason = None
+        if recurrent.is_candidate(child):
+            reason = recurrent.unsupported(child) or "not attached"
+        elif depth.is_candidate(child) and child not in inside:
+            inside |= set(child.modules())
+            reason = _stack_reason(name, child)
+        elif pruned.is_candidate(child) and replacement_of(child) is None:
+            reason = pruned.unsupported(child) or "not attached"
+        if reason is not None:
+            rows.append(NotAccelerated(name, child, reason))
+    return rows
+
+
+def _stack_reason(name: str, stack: nn.Module) -> str:
+    if isinstance(replacement_of(stack), pruned.LayerStack):
+        return "nn.Sequential is scanned only on request; its pruned layers are listed above"
+    return depth.unsupported(stack) or (
+        f"nn.Sequential is scanned only on request: algorithm={{{name!r}: 'blelloch'}}; on few "
+        "cores this is slower"
     )
-    estimate = _duration(plan.seconds) if plan.seconds else "-"
-    return (*first, T, B, H, plan.algorithm, chunk, estimate, plan.reason)
 
 
-def _layer(name: str, layer: SparseLayer) -> Row:
-    pattern, plan = layer.pattern, layer.plan
-    left = layer.handed_over and (layer.reason is not None or not layer.calls)
-    path = "?" if not layer.calls + layer.handed_over else "dense" if left else "sparse"
-    estimate = "?" if plan is None else _duration(plan.seconds)
-    reason = layer.reason if left else plan and plan.reason
-    why = reason or "planned at the first call"
-    if layer.followers:
-        why += f"; {' and '.join(layer.followers)} in the same pass"
-    kept = (f"{pattern.nnz}", f"{pattern.density:.4f}")
-    return (name, layer.kind, *kept, path, estimate, why)
+def _counts(module: nn.Module, sparse: int, others: Sequence[NotAccelerated]) -> str:
+    """How many layers of each kind are accelerated."""
+    chains = [chain for _, chain in named_chains(module)]
+    stacks = sum(isinstance(chain, depth.FeedforwardChain) for chain in chains)
+    attached = len(chains) - stacks
+    all_recurrent = attached + sum(recurrent.is_candidate(other.module) for other in others)
+    all_sparse = len(pruned.sparse_layers(module)) + sum(
+        pruned.is_candidate(other.module) for other in others
+    )
+    parts = [f"{stacks} stack{'s' * (stacks != 1)} of layers"] if stacks else []
+    for count, total, kind in (
+        (sparse, all_sparse, "pruned"), (attached, all_recurrent, "recurrent"),
+    ):  # fmt: skip
+        if total:
+            parts.append(f"{count} of {total} {kind} layer{'s' * (total != 1)}")
+    return ", ".join(parts) or "no recurrent or pruned layers"
+
+
+def _calls(chain: Chain) -> list[str]:
+    """What explain says of a chain below the table."""
+    lines = []
+    if chain.fallback_calls:
+        total = chain.calls + chain.fallback_calls
+        lines.append(
+            f"{chain.calls} of {total} calls accelerated; last fallback: {chain.last_fallback}"
+        )
+    return lines + [line.strip() for line in chain.details()]
+
+
+def _unchanged(module: nn.Module) -> list[str]:
+    kinds = Counter(
+        type(child).__name__
+        for child in module.modules()
+        if not recurrent.is_candidate(child)
+        and not pruned.is_candidate(child)
+        and next(child.parameters(recurse=False), None) is not None
+    )
+    listed = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    return [f"other layers (unchanged): {listed}"] if listed else []
+
+
+def _listed(title: str, items: Sequence[tuple[str, str]]) -> str:
+    """Up to three in a line, more in a line each."""
+    named = [f"{name or '(itself)'} ({what})" for name, what in items]
+    if not named:
+        return ""
+    return title + (", ".join(named) if len(named) <= 3 else "".join(f"\n  {n}" for n in named))
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    padded = ((cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return ["  " + "  ".join(row).rstrip() for row in padded]
+
+
+def _algorithm(plan: Plan) -> str:
+    if plan.algorithm == "chunked":
+        return f"chunked ({plan.chunk} steps)"
+    return f"blelloch ({plan.levels} levels)" if plan.algorithm == "blelloch" else plan.algorithm
 
 
 def _duration(seconds: float) -> str:

@@ -21,12 +21,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from bppsa_lightning import ops, planner, pruned
-from bppsa_lightning._replacement import Chain, LeftAlone
-from bppsa_lightning.attach import attach, attached, check_algorithm, explain, left_alone
+from bppsa_lightning import ops, planner
+from bppsa_lightning._replacement import Replacement
+from bppsa_lightning.attach import attach_missing, check_algorithm
+from bppsa_lightning.chain import Chain
+from bppsa_lightning.explain import explain, summary
 
 
-class _Scanning(Strategy):
+class _AttachDuringFit(Strategy):
     """What is the same on one device and on several: chains in scan mode for the time of ``fit``.
 
     The user's ``training_step`` and every other part of the loop run unchanged; gradients arrive
@@ -37,61 +39,44 @@ class _Scanning(Strategy):
     chains: list[Chain]
     scans: list[tuple[str, tuple[int, int, int], planner.Plan]]
     explanation: str
-    _own: list[Chain | pruned.StandIn]
+    _attached_here: list[Replacement]
 
-    def _scan_by(self, algorithm: str | Mapping[str, str]) -> None:
+    def _init_attach(self, algorithm: str | Mapping[str, str]) -> None:
         check_algorithm(algorithm)
         self.algorithm = algorithm
-        self.chains, self._own, self.scans = [], [], []
+        self.chains, self._attached_here, self.scans = [], [], []
         self.explanation = ""
 
     def _attach(self) -> None:
         model = self.lightning_module
         assert model is not None
-        users_layers = {id(child) for child in model.modules() if pruned.stand_in_of(child)}
-        already = [(chain, chain.algorithm) for chain in attached(model)]
-        self.chains = attach(model, self.algorithm)
-        for chain, algorithm in already:  # the user's own choice stands
-            chain.algorithm = algorithm
-        users = {id(chain) for chain, _ in already}
-        self._own = [chain for chain in self.chains if id(chain) not in users]
-        for child in model.modules():
-            stand_in = pruned.stand_in_of(child)
-            if stand_in is not None and id(child) not in users_layers:
-                self._own.append(stand_in)
-        rank_zero_info(_summary(self.chains, left_alone(model)))
+        self.chains, self._attached_here = attach_missing(model, self.algorithm)
+        rank_zero_info(summary(model))
 
     @override
     def backward(
         self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
     ) -> Tensor:
-        """The base method's frame, with a record of the scans that the gradient set off.
-
-        Returns:
-            The loss, detached.
-        """
-        self.pre_backward(closure_loss)
-        model = self.lightning_module
-        assert model is not None
-        closure_loss = self.precision_plugin.pre_backward(closure_loss, model)
+        """As the base method, with a record of the scans that the gradient set off."""
         with ops.scan_log() as log:
-            self.precision_plugin.backward(closure_loss, model, optimizer, *args, **kwargs)
-        self.scans = log.scans
-        closure_loss = self.precision_plugin.post_backward(closure_loss, model)
-        self.post_backward(closure_loss)
-        return closure_loss
+            self.scans = log.scans
+            return super().backward(closure_loss, optimizer, *args, **kwargs)
 
     @override
     def teardown(self) -> None:
-        if self.lightning_module is not None and (self._own or self.chains):
-            self.explanation = explain(self.lightning_module)
-        for chain in self._own:
-            chain.detach()
-        self.chains, self._own = [], []
+        model = self.lightning_module
+        try:
+            if model is not None and (self._attached_here or self.chains):
+                self.explanation = explain(model)
+        except Exception as error:  # an earlier one (of a device, say) is what the user must see
+            self.explanation = f"explain failed: {error!r}"
+        for replacement in self._attached_here:
+            replacement.detach()
+        self.chains, self._attached_here = [], []
         super().teardown()
 
 
-class BPPSAStrategy(_Scanning, SingleDeviceStrategy):
+class BPPSAStrategy(_AttachDuringFit, SingleDeviceStrategy):
     """Trains on one device, the backward of every chain in the model by a scan over Jacobians.
 
     For the time of ``fit`` the model's chains are attached (see `attach`); the user's
@@ -130,7 +115,7 @@ class BPPSAStrategy(_Scanning, SingleDeviceStrategy):
         super().__init__(
             "cpu" if device is None else device, accelerator, checkpoint_io, precision_plugin
         )
-        self._scan_by(algorithm)
+        self._init_attach(algorithm)
         self._device_given = device is not None
         self._devices: list[torch.device] = []
 
@@ -156,10 +141,10 @@ class BPPSAStrategy(_Scanning, SingleDeviceStrategy):
 
     @override
     def setup_environment(self) -> None:
-        for name, found in (("devices", len(self._devices)), ("num_nodes", self.num_nodes)):
-            if found > 1:
+        for name, count in (("devices", len(self._devices)), ("num_nodes", self.num_nodes)):
+            if count > 1:
                 raise ValueError(
-                    f"{name}: found {found}, wanted 1 for strategy='bppsa', which trains on one "
+                    f"{name}: found {count}, wanted 1 for strategy='bppsa', which trains on one "
                     f"device; pass Trainer({name}=1), or strategy='bppsa_ddp', which trains on "
                     "several, a process each"
                 )
@@ -172,7 +157,7 @@ class BPPSAStrategy(_Scanning, SingleDeviceStrategy):
         super().setup(trainer)
 
 
-class BPPSADDPStrategy(_Scanning, DDPStrategy):
+class BPPSADDPStrategy(_AttachDuringFit, DDPStrategy):
     """Lightning's `DDPStrategy` (a process for each device), each process' backward by scan.
 
     ``Trainer(strategy="bppsa_ddp", devices=…)``; "bppsa_ddp_spawn", "bppsa_ddp_fork" and
@@ -197,7 +182,7 @@ class BPPSADDPStrategy(_Scanning, DDPStrategy):
 
     def __init__(self, algorithm: str | Mapping[str, str] = "auto", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._scan_by(algorithm)
+        self._init_attach(algorithm)
 
     @override
     def configure_ddp(self) -> None:
@@ -218,13 +203,6 @@ class BPPSADDPStrategy(_Scanning, DDPStrategy):
                 f"`start_method` '{start_method}'",
                 start_method=start_method,
             )
-
-
-def _summary(chains: list[Chain], alone: list[LeftAlone]) -> str:
-    scanned = ", ".join(f"{chain.name} ({chain.cell})" for chain in chains)
-    left = "; ".join(f"{item.name}: {item.reason}" for item in alone)
-    text = f"bppsa: scanning {scanned}" if chains else "bppsa: found no chain to scan"
-    return f"{text}. Left to PyTorch: {left}" if left else text
 
 
 StrategyRegistry.register(

@@ -1,10 +1,55 @@
-"""What all tests share."""
+"""What all tests share: what is quick, and how much of the planner a test wants.
+
+The planner is the one that users get: calls that PyTorch computes faster go to PyTorch. A test of
+results at small sizes asks for `accelerate_everything` by name.
+"""
 
 import os
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
-from bppsa_lightning.planner import recurrent
+from bppsa_lightning import planner
+
+HERE = Path(__file__).parent
+
+# Whole trainings in processes of their own, and kernels compiled for an emulator.
+SLOW = (
+    "csrc/test_emulation.py",
+    "csrc/test_emulation_jacobians.py",
+    "csrc/test_emulation_recurrent.py",
+    "test_ddp.py",
+)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items):
+    """Marks as slow what is, and all cases of a test but enough to meet each value once."""
+    functions = defaultdict(list)
+    for item in items:
+        if item.path.relative_to(HERE).as_posix().startswith(SLOW):
+            item.add_marker("slow")
+        if not item.get_closest_marker("gpu"):
+            functions[item.path, item.originalname].append(item)
+    for cases in functions.values():
+        for item in {*cases} - {*quick_cases(cases)}:
+            item.add_marker("slow")
+
+
+def quick_cases(cases):
+    """A few cases of a parametrised test in which each value of each parameter occurs."""
+    if not hasattr(cases[0], "callspec"):
+        return cases
+    values = {
+        case: {(name, id(value)) for name, value in case.callspec.params.items()} for case in cases
+    }
+    left = set().union(*values.values())
+    chosen = []
+    while left:
+        chosen.append(max(values, key=lambda case: len(values[case] & left)))
+        left -= values[chosen[-1]]
+    return chosen
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -13,8 +58,15 @@ def wandb_keeps_its_copies_with_the_tests(tmp_path_factory):
     os.environ["WANDB_DATA_DIR"] = str(tmp_path_factory.mktemp("wandb"))
 
 
-@pytest.fixture(autouse=True)
-def every_size_is_scanned(monkeypatch):
-    """Tests scan the sizes that the planner would leave to PyTorch: results count there."""
-    monkeypatch.setattr(recurrent, "_stock_is_faster", lambda *size: False)
-    monkeypatch.setattr(recurrent, "_why_cudnn", lambda *size: None)
+@pytest.fixture
+def accelerate_everything(monkeypatch):
+    """No call is left to PyTorch for its speed.
+
+    The planner is asked all the same, so that a question it cannot answer fails here as well.
+    """
+    ask = planner.hand_over
+
+    def accelerate(*size, **more):
+        ask(*size, **more)
+
+    monkeypatch.setattr(planner, "hand_over", accelerate)

@@ -21,6 +21,8 @@ from torch.utils.checkpoint import checkpoint
 import bppsa_lightning as bl
 from bppsa_lightning.attach import attached
 
+pytestmark = pytest.mark.usefixtures("accelerate_everything")
+
 ALGORITHMS = ("auto", "linear", "chunked", "blelloch")
 LAYOUTS = ("steps first", "batch first", "unbatched")
 EXACT = 1e-10
@@ -415,7 +417,6 @@ def test_jacobian_and_hessian(vectorize):
     assert scanned.forward.calls == 2
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated:FutureWarning")
 def test_forward_mode_differentiation_is_left_to_pytorch():
     tangents = []
     for rnn in twins():
@@ -743,12 +744,15 @@ def test_functional_call_uses_the_weights_it_is_given():
     ],
     ids=["grad", "jvp", "vjp", "jacrev"],
 )
-def test_torch_func_transforms(transform):
-    found = [
+def test_torch_func_transforms_are_left_to_pytorch(transform):
+    stock, scanned = twins()
+    wanted, found = (
         {"result": transform(lambda x, rnn=rnn: rnn(x)[0].square().sum(), tensor(T, B, I)).detach()}
-        for rnn in twins()
-    ]
-    assert_close(found[1], found[0], EXACT)
+        for rnn in (stock, scanned)
+    )
+    assert_identical(found, wanted)
+    assert (scanned.forward.calls, scanned.forward.handed_over) == (0, 1)
+    assert "torch.func" in scanned.forward.reason
 
 
 def test_a_weight_shared_by_two_modules():

@@ -31,6 +31,7 @@ from support.helpers import (
     data,
     fit,
     is_attached,
+    stock_training,
     trainer,
     weights,
 )
@@ -43,16 +44,11 @@ import bppsa_lightning as bl
 STOCK = "auto"
 ALGORITHMS = ("auto", "linear", "chunked", "blelloch")
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
-]
-
 
 def both(model=Classifier, **settings):
     """The same training under STOCK and under "bppsa", in float64 unless told otherwise."""
     settings = {"precision": "64-true", **settings}
-    stock, scanned = fit(STOCK, model, **settings), fit("bppsa", model, **settings)
+    stock, scanned = stock_training(model, **settings), fit("bppsa", model, **settings)
     assert type(stock.trainer.strategy) is SingleDeviceStrategy
     assert type(scanned.trainer.strategy) is bl.BPPSAStrategy
     assert scanned.trainer.global_step == stock.trainer.global_step > 0
@@ -102,7 +98,7 @@ def test_every_algorithm_trains_alike_and_to_the_same_bits(algorithm):
     first, second = (fit(bl.BPPSAStrategy(algorithm), Checked, max_steps=20) for _ in range(2))
     assert first.losses == second.losses
     assert_identical(weights(first), weights(second))
-    stock = fit(STOCK, max_steps=20)
+    stock = stock_training(max_steps=20)
     assert_same_training(stock, first, 1e-4)
 
 
@@ -271,6 +267,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+@pytest.mark.usefixtures("accelerate_everything")
 def test_models_train_as_under_lightnings_strategy(model):
     stock, scanned = both(model, max_epochs=3)
     assert_same_training(stock, scanned)
@@ -317,7 +314,7 @@ def test_settings_of_the_trainer_act_as_under_lightnings_strategy(what):
         for strategy in (STOCK, "bppsa")
     )
     assert_same_training(stock, scanned)
-    plain = weights(fit(STOCK, precision="64-true", max_epochs=4))
+    plain = weights(stock_training(precision="64-true", max_epochs=4))
     assert any(not torch.equal(plain[n], value) for n, value in weights(stock).items()), "no effect"
 
 
@@ -635,7 +632,7 @@ def test_the_user_may_detach_and_attach_inside_fit():
 
     model = fit("bppsa", Undecided)
     assert len(model.losses) == 4 and model.attached["train"] == {True, False}
-    assert_same_training(fit(STOCK), model, 1e-4)
+    assert_same_training(stock_training(), model, 1e-4)
 
 
 class NoChain(Classifier):
@@ -674,6 +671,51 @@ def test_a_model_without_chains_trains_to_the_same_bits():
     assert_identical(weights(scanned), weights(stock))
 
 
+# --- The planner as users get it -----------------------------------------------------------------
+
+
+class Lengths(Classifier):
+    """Reads the first `lengths[i]` steps of batch i; notes how many scans its backward ran."""
+
+    lengths = (T, T, T, T)
+
+    def __init__(self):
+        super().__init__()
+        self.scans = []
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return super().training_step((x[:, : self.lengths[batch_idx]], y), batch_idx)
+
+    def on_after_backward(self):
+        if isinstance(self.trainer.strategy, bl.BPPSAStrategy):
+            self.scans.append(len(self.trainer.strategy.scans))
+
+
+def test_short_calls_are_left_to_pytorch_and_train_to_the_same_bits():
+    class Short(Lengths):
+        lengths = (2, 1, 2, 1)
+
+        def on_train_end(self):
+            if isinstance(self.trainer.strategy, bl.BPPSAStrategy):
+                [chain] = self.trainer.strategy.chains
+                assert (chain.calls, chain.handed_over) == (0, 4) and chain.reason
+
+    stock, ours = both(Short)
+    assert ours.scans == [0] * 4 and ours.losses == stock.losses
+    assert_identical(weights(ours), weights(stock))
+    assert "4 of 4 calls left to PyTorch" in ours.trainer.strategy.explanation
+
+
+def test_the_planner_is_asked_for_every_call():
+    class Mixed(Lengths):
+        lengths = (T, 2, T, 2)
+
+    stock, ours = both(Mixed)
+    assert ours.scans == [1, 0, 1, 0]
+    assert_same_training(stock, ours)
+
+
 # --- Checkpoints -------------------------------------------------------------------------------
 
 
@@ -682,7 +724,7 @@ def test_a_model_without_chains_trains_to_the_same_bits():
 )
 def test_checkpoints_resume_under_either_strategy(first, second, tmp_path):
     save = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
-    uninterrupted = fit(STOCK, max_epochs=3, precision="64-true")
+    uninterrupted = stock_training(max_epochs=3, precision="64-true")
     fit(first, max_epochs=1, precision="64-true", callbacks=[save], enable_checkpointing=True)
     torch.manual_seed(9)
     resumed = Classifier()
@@ -760,7 +802,6 @@ trainer:
     ],
     ids=["name", "class path", "argument", "YAML"],
 )
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_from_the_command_line(how, algorithm, tmp_path):
     pytest.importorskip("jsonargparse")
     from lightning.pytorch.cli import LightningCLI
@@ -830,6 +871,7 @@ class OnGPU(Classifier):
     "strategy",
     [pytest.param(how, marks=needs_gpu) for how in ("bppsa", "instance", "device")],
 )
+@pytest.mark.usefixtures("accelerate_everything")
 def test_on_a_gpu(strategy):
     made = {
         "instance": lambda: bl.BPPSAStrategy(algorithm="chunked"),
@@ -846,6 +888,7 @@ def test_on_a_gpu(strategy):
 @pytest.mark.parametrize(
     "precision", [pytest.param(p, marks=needs_gpu) for p in ("16-mixed", "bf16-mixed")]
 )
+@pytest.mark.usefixtures("accelerate_everything")
 def test_mixed_precision_on_a_gpu(precision):
     settings = {"accelerator": "cuda", "precision": precision, "max_steps": 60}
     stock, found = fit(STOCK, OnGPU, **settings), fit("bppsa", OnGPU, **settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from bppsa_lightning import pruned
-from bppsa_lightning.attach import named_chains
 from bppsa_lightning.callbacks._loggers import log_picture, log_table
-from bppsa_lightning.explain import CHAINS, LAYERS, Row, of_chains, of_layers
-
-# What a plan is, apart from the sizes and estimates of one call.
-_KEY = {"chain", "pruned layer", "kind", "cell", "layers", "algorithm", "chunk", "weights", "path"}
+from bppsa_lightning.callbacks._trainer import is_logging_step
+from bppsa_lightning.explain import ChainRow, PrunedRow, chain_rows, pruned_rows
 
 # The function first: a CLI takes the first that fits, and an import path is a str, too.
 Picture = Callable[[pl.LightningModule], Any] | str | PathLike[str]
@@ -68,7 +64,7 @@ class ChainMonitor(Callback):
         self.plans = plans
         self.pictures = dict(pictures or {})
         self._first = True
-        self._logged: dict[str, list[Row]] = {}
+        self._logged: dict[str, list[tuple[str, ...]]] = {}
 
     @override
     def on_train_start(self, *args: Any) -> None:
@@ -78,7 +74,7 @@ class ChainMonitor(Callback):
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
-        if self.grad_norm and trainer._logger_connector.should_update_logs:
+        if self.grad_norm and is_logging_step(trainer):
             norm = total_norm(optimizer)
             if norm is not None:
                 pl_module.log(_norm_name(trainer, optimizer), norm)
@@ -90,15 +86,15 @@ class ChainMonitor(Callback):
     ) -> None:
         if not self.plans or not trainer.loggers:
             return
-        if not (self._first or trainer._logger_connector.should_update_logs):
+        if not (self._first or is_logging_step(trainer)):
             return
         self._first = False
-        for name, header, rows in _plans(pl_module):
-            key = [tuple(c for h, c in zip(header, row, strict=True) if h in _KEY) for row in rows]
-            if self._logged.get(name) != key:
+        for name, rows in _plans(pl_module).items():
+            key = [row.key for row in rows]
+            if key and self._logged.get(name) != key:
                 self._logged[name] = key
                 for logger in trainer.loggers:
-                    log_table(logger, name, header, rows, trainer.global_step)
+                    log_table(logger, name, rows[0]._fields, rows, trainer.global_step)
 
     @override
     @rank_zero_only
@@ -138,13 +134,9 @@ def _norm_name(trainer: pl.Trainer, optimizer: Optimizer) -> str:
     return f"grad_norm/{which}"
 
 
-def _plans(module: pl.LightningModule) -> Iterator[tuple[str, Row, list[Row]]]:
-    """(name, header, rows) of each table that is not empty."""
-    found = (
-        ("plan", CHAINS, of_chains(named_chains(module))),
-        ("pruned_layers", LAYERS, of_layers(pruned.sparse_layers(module))),
-    )
-    return (table for table in found if table[2])
+def _plans(module: pl.LightningModule) -> Mapping[str, Sequence[ChainRow | PrunedRow]]:
+    """The rows of each table."""
+    return {"plan": chain_rows(module), "pruned_layers": pruned_rows(module)}
 
 
 def _png(picture: Picture, module: pl.LightningModule) -> bytes:

@@ -17,7 +17,8 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from bppsa_lightning import pruned
-from bppsa_lightning.attach import explain
+from bppsa_lightning._replacement import Replacement
+from bppsa_lightning.explain import explain
 from bppsa_lightning.pruned.compact import CompactWeight, expanded_state
 
 
@@ -69,13 +70,11 @@ class SparseJacobianPruning(ModelPruning):
     def __init__(
         self,
         pruning_fn: Callable[..., Any] | str = "l1_unstructured",
-        amount: int | float | Callable[[int], int | float] = 0.5,
         parameters_to_prune: Sequence[tuple[nn.Module, str]] = (),
         parameter_names: list[str] | None = None,
-        module_names: list[str] | None = None,
         use_global_unstructured: bool = True,
+        amount: int | float | Callable[[int], int | float] = 0.5,
         apply_pruning: bool | Callable[[int], bool] = True,
-        at_epochs: list[int] | None = None,
         make_pruning_permanent: bool = True,
         use_lottery_ticket_hypothesis: bool | Callable[[int], bool] = False,
         resample_parameters: bool = False,
@@ -83,6 +82,8 @@ class SparseJacobianPruning(ModelPruning):
         pruning_norm: int | None = None,
         verbose: int = 0,
         prune_on_train_epoch_end: bool = True,
+        module_names: list[str] | None = None,
+        at_epochs: list[int] | None = None,
         compact: bool = True,
     ) -> None:
         if at_epochs is not None:
@@ -113,7 +114,7 @@ class SparseJacobianPruning(ModelPruning):
         self._trainer: pl.Trainer | None = None
         self._model: pl.LightningModule | None = None
         self._compact: list[CompactWeight] = []
-        self._own: list[pruned.StandIn] = []
+        self._attached_here: list[Replacement] = []
         self._masks: dict[str, dict[str, Any]] = {}
         self._resumes = False
         self._plan_to_log = False
@@ -126,48 +127,48 @@ class SparseJacobianPruning(ModelPruning):
         """Those of the classes that `module_names` names."""
         if self.module_names is None:
             return parameters_to_prune
-        found = [p for p in parameters_to_prune if type(p[0]).__name__ in self.module_names]
-        if not found:
+        chosen = [p for p in parameters_to_prune if type(p[0]).__name__ in self.module_names]
+        if not chosen:
             kinds = sorted({type(module).__name__ for module, _ in parameters_to_prune})
             raise ValueError(
                 f"module_names: found {self.module_names!r}, wanted some of the model's: "
                 f"{', '.join(kinds)}"
             )
-        return found
+        return chosen
 
     # --- masks change ----------------------------------------------------------------------------
 
     @override
     def apply_pruning(self, amount: int | float) -> None:
         """Prunes, then fixes patterns and parameters for retraining."""
-        self._loosen()
+        self._restore_dense()
         for module, _ in self._parameters_to_prune:
             for hook in module._forward_pre_hooks.values():
                 if isinstance(hook, prune.BasePruningMethod):
                     hook(module, ())  # writes the masked parameter anew
         super().apply_pruning(amount)
-        self._fix()
+        self._compact_layers()
 
     @override
     def apply_lottery_ticket_hypothesis(self) -> None:
-        self._loosen()
+        self._restore_dense()
         super().apply_lottery_ticket_hypothesis()
-        self._fix()
+        self._compact_layers()
 
     @override
     def make_pruning_permanent(self, module: nn.Module) -> None:
         """Plain weights: no masks, no sparse layers."""
-        self._loosen()
-        for stand_in in pruned.sparse_layers(module).values():
-            stand_in.detach()
+        self._restore_dense()
+        for replacement in pruned.sparse_layers(module).values():
+            replacement.detach()
         super().make_pruning_permanent(module)
 
-    def _fix(self) -> None:
+    def _compact_layers(self) -> None:
         """Patterns and parameters for the masks as they are."""
         if self._model is None:  # used without a Trainer: only pruning
             return
         self._masks = _packed_masks(self._model)
-        self._own += pruned.attach_layers(self._model)
+        self._attached_here += pruned.attach_layers(self._model)
         if self._compacts():
             sparse = pruned.sparse_layers(self._model).values()
             self._compact = [CompactWeight(p, self._optimizers) for p in sparse if _compactable(p)]
@@ -175,8 +176,8 @@ class SparseJacobianPruning(ModelPruning):
         sparsity = self.sparsity()
         self._log({"pruning/sparsity": sparsity})
         rank_zero_info(
-            f"SparseJacobianPruning: {sparsity:.2%} of the prunable parameters are pruned"
-            + ("" if self._compacts() or not self.compact else "; their parameters stay dense")
+            f"SparseJacobianPruning: {sparsity:.2%} of prunable weights pruned"
+            + ("" if self._compacts() or not self.compact else "; parameters stay dense under DDP")
         )
 
     def _compacts(self) -> bool:
@@ -185,7 +186,7 @@ class SparseJacobianPruning(ModelPruning):
         one_device = trainer is not None and isinstance(trainer.strategy, SingleDeviceStrategy)
         return self.compact and one_device
 
-    def _loosen(self) -> None:
+    def _restore_dense(self) -> None:
         """Dense parameters again, which may be pruned or read by others."""
         for weight in self._compact:
             weight.expand(self._optimizers)
@@ -223,11 +224,11 @@ class SparseJacobianPruning(ModelPruning):
                     prune.custom_from_mask(module, parameter, _unpacked(packed))
             self._resumes = False
         if _packed_masks(pl_module):
-            self._fix()
+            self._compact_layers()
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        self._release()
+        self._detach_all()
 
     @override
     def on_train_batch_end(self, *args: Any) -> None:
@@ -246,21 +247,21 @@ class SparseJacobianPruning(ModelPruning):
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.explanation = explain(pl_module)
-        self._release()
+        self._detach_all()
         super().on_train_end(trainer, pl_module)
 
     @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        self._release()
+        self._detach_all()
         if self._load_hook is not None:
             self._load_hook.remove()
         self._trainer = self._model = self._load_hook = None
 
-    def _release(self) -> None:
-        self._loosen()
-        for stand_in in self._own:
-            stand_in.detach()
-        self._own = []
+    def _detach_all(self) -> None:
+        self._restore_dense()
+        for replacement in self._attached_here:
+            replacement.detach()
+        self._attached_here = []
 
     # --- checkpoints -----------------------------------------------------------------------------
 
@@ -293,7 +294,7 @@ class SparseJacobianPruning(ModelPruning):
 
 
 def _compactable(layer: pruned.SparseLayer) -> bool:
-    return pruned.of_module(layer.module) is None and CompactWeight.suits(layer)
+    return pruned.unsupported(layer.module) is None and CompactWeight.is_compactable(layer)
 
 
 def _packed_masks(model: nn.Module) -> dict[str, dict[str, Any]]:

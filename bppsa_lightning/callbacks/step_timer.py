@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from bppsa_lightning.callbacks._clock import Clock, HostClock, clock_of
+from bppsa_lightning.callbacks._trainer import is_accumulating, is_logging_step
 
 PARTS = ("forward", "backward", "optimizer", "rest")
 LOADING = "[_TrainingEpochLoop].train_dataloader_next"  # as Lightning's loop tells its profiler
@@ -124,8 +125,8 @@ class StepTimer(Callback):
         self._unread.append((self._marks, self._loading))
         self._marks, self._loading = [], 0.0
         self._read(wait=False)
-        accumulates = self._otherwise == "rest" and trainer.fit_loop._should_accumulate()
-        if trainer._logger_connector.should_update_logs and not accumulates:
+        accumulates = self._otherwise == "rest" and is_accumulating(trainer)
+        if is_logging_step(trainer) and not accumulates:
             self._log_means(pl_module)
 
     @override

@@ -20,7 +20,7 @@ from itertools import pairwise
 import torch
 
 from bppsa_lightning.jacobians.pattern import Pattern
-from bppsa_lightning.jacobians.product import PlanTooLarge, ProductPlan
+from bppsa_lightning.jacobians.product import PlanTooLarge, ProductPlan, multiply_adds
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Limits:
         return Limits(self.budget - taken, self.dtype, self.batch)
 
     def plan(self, a: Pattern, b: Pattern) -> ProductPlan:
-        """Of a product within them."""
+        """Plans A @ B within these limits."""
         return ProductPlan.of(a, b, self.budget, self.dtype)
 
 
@@ -90,11 +90,11 @@ class Composition:
         """
         factors = [*left.factors, *right.factors]
         products: list[tuple[int, ProductPlan]] = []
-        while (found := _next_product(factors, limits, in_factors)) is not None:
-            i, plan = found
+        while (product := _next_product(factors, limits, in_factors)) is not None:
+            i, plan = product
             limits = limits.less([plan])
             factors[i : i + 2] = [plan.pattern]
-            products.append(found)
+            products.append(product)
         return Composition(tuple(factors), tuple(products))
 
     @property
@@ -147,10 +147,6 @@ def _next_product(
         second = limits.plan(m, b)
     except PlanTooLarge:
         return i, first
-    left = first.products + _products(first.pattern, b)
-    right = second.products + _products(a, second.pattern)
+    left = first.products + multiply_adds(first.pattern, b)
+    right = second.products + multiply_adds(a, second.pattern)
     return (i, first) if left < right else (i + 1, second)
-
-
-def _products(a: Pattern, b: Pattern) -> int:
-    return int(b.crow.diff()[a.col].sum())

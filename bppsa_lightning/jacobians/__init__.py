@@ -28,7 +28,7 @@ from bppsa_lightning.jacobians.pooling import (
     max_pool2d,
     max_pool2d_pattern,
 )
-from bppsa_lightning.jacobians.product import PlanTooLarge, ProductPlan
+from bppsa_lightning.jacobians.product import PlanTooLarge, ProductPlan, apply_csr
 from bppsa_lightning.jacobians.weights import (
     WeightJacobian,
     conv1d,
@@ -48,6 +48,7 @@ __all__ = [
     "WeightJacobian",
     "adaptive_avg_pool2d",
     "adaptive_avg_pool2d_pattern",
+    "apply_csr",
     "avg_pool2d",
     "avg_pool2d_pattern",
     "batch_norm",

@@ -11,8 +11,6 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from bppsa_lightning._library import HAS_CUDA_KERNELS, NO_CUDA_KERNELS
-
 P = ParamSpec("P")
 R = TypeVar("R")
 Built = TypeVar("Built", bound="OnDevices")
@@ -111,12 +109,3 @@ def _used(of: Built, device: torch.device) -> Built:
             elif isinstance(value, OnDevices):
                 _used(value, device)
     return of
-
-
-def why_not(device: torch.device) -> str | None:
-    """Why sparse Jacobians have no kernels on a device; None if they have."""
-    if device.type == "cpu":
-        return None
-    if device.type != "cuda":
-        return "wanted on the CPU or on a CUDA device"
-    return None if HAS_CUDA_KERNELS else NO_CUDA_KERNELS

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bppsa_lightning.jacobians.checks import check_bool, check_dtype, check_values
 from bppsa_lightning.jacobians.pattern import Pattern
+from bppsa_lightning.ops import jacobians as operators
+from bppsa_lightning.ops._checks import check_bool, check_dtype, check_values
 
 _KERNELS = ("relu", "leaky_relu", "tanh", "sigmoid", "silu")
 _GELU = ("gelu", "gelu_tanh")
@@ -31,7 +32,7 @@ def elementwise_values(function: str, x: Tensor, slope: float = 0.01) -> Tensor:
     """
     x = check_values("x", x)
     if function in _KERNELS:
-        return torch.ops.bppsa.elementwise_values(x, function, slope)
+        return operators.elementwise_values(x, function, slope)
     if function in _GELU:
         approximate = "tanh" if function == "gelu_tanh" else "none"
         return torch.ops.aten.gelu_backward(torch.ones_like(x), x, approximate=approximate)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning.jacobians.device_copies import OnDevices, built_on_the_cpu
+from bppsa_lightning.ops import jacobians as operators
 
 
 def pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
@@ -121,7 +122,7 @@ def pooling_axis(
             f"size {reach} wants at least that"
         )
     geometry = (size, kernel, stride, padding, dilation, output)
-    return Windows(output, *torch.ops.bppsa.pooling_axis(_LIKE, geometry))
+    return Windows(output, *operators.pooling_axis(_LIKE, geometry))
 
 
 @built_on_the_cpu

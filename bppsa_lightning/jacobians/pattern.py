@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bppsa_lightning.jacobians.cache import patterns
 from bppsa_lightning.jacobians.device_copies import OnDevices, built_on_the_cpu
+from bppsa_lightning.ops._checks import wrong_shape
 
 MAX_ENTRIES = 2**31 - 1
 
@@ -53,13 +54,10 @@ class Pattern(OnDevices):
         """Whether no row has more than one entry."""
         return bool((self.crow.diff() <= 1).all())
 
-    def check_values(self, values: Tensor) -> None:
+    def check_values(self, values: Tensor, name: str = "values") -> None:
         """ValueError unless `values` is (nnz,), or (B, nnz) for a batch."""
         if values.dim() not in (1, 2) or values.shape[-1] != self.nnz:
-            raise ValueError(
-                f"values: found shape {tuple(values.shape)}, wanted (nnz,) or (B, nnz) with "
-                f"nnz = {self.nnz}"
-            )
+            raise wrong_shape(name, values, f"(nnz,) or (B, nnz) with nnz = {self.nnz}")
 
     def csr(self, values: Tensor) -> Tensor:
         """The matrix as a torch.sparse_csr tensor.

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning.jacobians.cache import patterns
-from bppsa_lightning.jacobians.checks import check_dtype, check_values
 from bppsa_lightning.jacobians.device_copies import OnDevices, built_on_the_cpu
 from bppsa_lightning.jacobians.geometry import (
     Windows,
@@ -19,10 +18,12 @@ from bppsa_lightning.jacobians.geometry import (
     pooling_axis,
 )
 from bppsa_lightning.jacobians.pattern import Pattern
+from bppsa_lightning.ops import jacobians as operators
+from bppsa_lightning.ops._checks import check_dtype, check_values
 
 
 def _pattern(channels: int, H: int, W: int, y: Windows, x: Windows) -> Pattern:
-    crow, col = torch.ops.bppsa.window_pattern(
+    crow, col = operators.window_pattern(
         y.first, y.out, x.first, x.out, channels, y.output, x.output
     )
     return Pattern(crow, col, (channels * H * W, channels * y.output * x.output))
@@ -75,7 +76,7 @@ class MaxPoolJacobian(OnDevices):
         """`values` of (B * C, H, W) that were checked: (B * C, entries of a plane)."""
         here = self.on(planes.device)
         y_axis, x_axis = here._y, here._x
-        return torch.ops.bppsa.max_pool_values(
+        return operators.max_pool_values(
             planes,
             y_axis.first,
             y_axis.out,

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bppsa_lightning.jacobians.checks import check_values
 from bppsa_lightning.jacobians.device_copies import OnDevices
 from bppsa_lightning.jacobians.pattern import MAX_ENTRIES, Pattern
+from bppsa_lightning.ops import jacobians as operators
+from bppsa_lightning.ops._checks import check_like, check_values, wrong_shape
 
 DEFAULT_BUDGET = 2**30
 DEFAULT_MAX_PRODUCTS = 2**30
@@ -78,31 +79,19 @@ class ProductPlan(OnDevices):
             PlanTooLarge: a ValueError, before that memory or time is taken: what it would be, and
                 what is allowed.
         """
-        for name, operand in (("a", a), ("b", b)):
-            if not isinstance(operand, Pattern):
-                raise TypeError(
-                    f"{name}: found {type(operand).__name__}, wanted a Pattern, such as "
-                    "Pattern.of(matrix)"
-                )
-            if not operand.crow.is_cpu:
-                raise ValueError(
-                    f"{name}: found a pattern on {operand.crow.device}, wanted the one on the CPU "
-                    "of which it is a copy: plans are made there"
-                )
-        if a.shape[1] != b.shape[0]:
-            raise ValueError(f"b: found {b.shape[0]} rows, wanted {a.shape[1]}, a's columns")
+        _check_pair(a, b)
         pair = (
             f"the product of {a.shape[0]} x {a.shape[1]} (nnz {a.nnz:,}) and {b.shape[0]} x "
             f"{b.shape[1]} (nnz {b.nnz:,})"
         )
-        products = int(b.crow.diff()[a.col].sum())
+        products = multiply_adds(a, b)
         if max_products is not None and products > max_products:
             raise PlanTooLarge(
                 f"max_products: {pair} takes {products:,} multiply-adds; {max_products:,} are "
                 "allowed"
             )
         operands = (a.crow, a.col, b.crow, b.col, b.shape[1])
-        *counts, sizes = torch.ops.bppsa.count_product(*operands)
+        *counts, sizes = operators.count_product(*operands)
         nnz, _, own_products, longest = sizes.tolist()
         itemsize = (dtype or torch.get_default_dtype()).itemsize
         position_bytes = (4 if longest > 2**16 else 2) * own_products
@@ -113,7 +102,7 @@ class ProductPlan(OnDevices):
             raise PlanTooLarge(
                 f"budget: {pair} takes {_size(taken)}, with {nnz:,} entries; {limit}", taken
             )
-        crow, col, program, positions = torch.ops.bppsa.fill_product(*operands, *counts)
+        crow, col, program, positions = operators.fill_product(*operands, *counts)
         pattern = Pattern(crow, col, (a.shape[0], b.shape[1]))
         b_single = bool((b.crow.diff() == 1).all())
         return ProductPlan(a, b, pattern, products, longest, program, positions, b_single)
@@ -149,24 +138,12 @@ class ProductPlan(OnDevices):
         Raises:
             TypeError, ValueError: shapes, dtypes or devices do not fit the plan.
         """
-        for name, values, pattern in (("a", a, self.a), ("b", b, self.b)):
-            check_values(name, values[:0] if isinstance(values, Tensor) else values)
-            if values.dim() not in (1, 2) or values.shape[-1] != pattern.nnz:
-                raise ValueError(
-                    f"{name}: found shape {tuple(values.shape)}, wanted (nnz,) or (B, nnz) with "
-                    f"nnz = {pattern.nnz}"
-                )
-        if a.dtype != b.dtype:
-            raise TypeError(f"b: found dtype {b.dtype}, wanted a's {a.dtype}")
-        if a.device != b.device:
-            raise ValueError(f"b: found on {b.device}, wanted on a's {a.device}")
+        self._check_values(a, b)
         batched = [t for t in (a, b) if t.dim() == 2]
-        if len(batched) == 2 and a.shape[0] != b.shape[0]:
-            raise ValueError(f"b: found a batch of {b.shape[0]}, wanted a's {a.shape[0]}")
         side_by_side = bool(batched) and all(t.t().is_contiguous() for t in batched)
         a, b = (t if t.dim() == 2 and side_by_side else t.contiguous() for t in (a, b))
         here = self.on(a.device)
-        return torch.ops.bppsa.multiply_csr(
+        return operators.multiply_csr(
             here.a.crow,
             here.a.col,
             a.detach(),
@@ -182,6 +159,14 @@ class ProductPlan(OnDevices):
             side_by_side,
         )
 
+    def _check_values(self, a: Tensor, b: Tensor) -> None:
+        for name, values, pattern in (("a", a, self.a), ("b", b, self.b)):
+            check_values(name, values[:0] if isinstance(values, Tensor) else values)
+            pattern.check_values(values, name)
+        check_like("b", b, "a", a)
+        if a.dim() == b.dim() == 2 and a.shape[0] != b.shape[0]:
+            raise ValueError(f"b: found a batch of {b.shape[0]}, wanted a's {a.shape[0]}")
+
     def describe(self) -> str:
         """One line for people: sizes, nnz, fill-in, FLOPs, memory."""
         m, k, n = *self.a.shape, self.b.shape[1]
@@ -190,6 +175,45 @@ class ProductPlan(OnDevices):
             f"{self.pattern.nnz:,} ({1 - self.pattern.sparsity:.3%}, fill-in {self.fill_in:.1f}x), "
             f"{self.flops:,} FLOPs of {2 * m * k * n:.2e} dense, plan {_size(self.bytes)}"
         )
+
+
+def _check_pair(a: Pattern, b: Pattern) -> None:
+    for name, operand in (("a", a), ("b", b)):
+        if not isinstance(operand, Pattern):
+            raise TypeError(
+                f"{name}: found {type(operand).__name__}, wanted a Pattern, such as "
+                "Pattern.of(matrix)"
+            )
+        if not operand.crow.is_cpu:
+            raise ValueError(
+                f"{name}: found a pattern on {operand.crow.device}, wanted the one on the CPU "
+                "of which it is a copy: plans are made there"
+            )
+    if a.shape[1] != b.shape[0]:
+        raise ValueError(f"b: found {b.shape[0]} rows, wanted {a.shape[1]}, a's columns")
+
+
+def multiply_adds(a: Pattern, b: Pattern) -> int:
+    """Multiply-adds of the product A B."""
+    return int(b.crow.diff()[a.col].sum())
+
+
+def apply_csr(pattern: Pattern, values: Tensor, g: Tensor) -> Tensor:
+    """The product A g: g (columns, B) -> (rows, B).
+
+    The values of A are (nnz,), or (B, nnz) with samples side by side. Values and g are float32 or
+    float64, of one dtype, on one device, the CPU or a GPU.
+
+    Raises:
+        TypeError: `g` has not the values' dtype.
+        ValueError: `values` or `g` has another shape, or `g` is on another device.
+    """
+    pattern.check_values(values)
+    if g.dim() != 2 or g.shape[0] != pattern.shape[1]:
+        raise wrong_shape("g", g, f"(columns, B) with columns = {pattern.shape[1]}")
+    check_like("g", g, "the values", values)
+    here = pattern.on(g.device)
+    return operators.apply_csr(here.crow, here.col, values, g.contiguous())
 
 
 def _size(bytes: int) -> str:

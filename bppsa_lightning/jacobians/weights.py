@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning.jacobians.cache import patterns
-from bppsa_lightning.jacobians.checks import check_bool, check_values
 from bppsa_lightning.jacobians.device_copies import OnDevices
 from bppsa_lightning.jacobians.geometry import (
     convolution_axis,
@@ -25,6 +24,8 @@ from bppsa_lightning.jacobians.geometry import (
     pair,
 )
 from bppsa_lightning.jacobians.pattern import Pattern
+from bppsa_lightning.ops import jacobians as operators
+from bppsa_lightning.ops._checks import check_bool, check_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,7 @@ class WeightJacobian(OnDevices):
             )
         here = self.on(weight.device)
         p = here.pattern
-        return torch.ops.bppsa.weight_values(weight, here.source, here.first, p.crow, p.nnz)
+        return operators.weight_values(weight, here.source, here.first, p.crow, p.nnz)
 
     def csr(self, weight: Tensor) -> Tensor:
         """The transposed Jacobian as a torch.sparse_csr tensor, values as of `values`."""
@@ -104,9 +105,7 @@ def conv2d_pattern(
     paddings = convolution_padding(padding, (KH, KW), strides, dilations)
     y = convolution_axis(H, KH, strides[0], paddings[0], dilations[0])
     x = convolution_axis(W, KW, strides[1], paddings[1], dilations[1])
-    crow, col, source, first = torch.ops.bppsa.convolution_pattern(
-        keep.cpu().contiguous(), y, x, groups
-    )
+    crow, col, source, first = operators.convolution_pattern(keep.cpu().contiguous(), y, x, groups)
     output_size = (C_out, y[-1], x[-1])
     pattern = Pattern(crow, col, (C_in * groups * H * W, math.prod(output_size)))
     return WeightJacobian(pattern, source, first, output_size, tuple(keep.shape))

@@ -4,35 +4,26 @@ import torch
 
 from bppsa_lightning._library import HAS_CUDA_KERNELS, NO_CUDA_KERNELS
 from bppsa_lightning.ops import jacobians as _jacobians  # noqa: F401  (registers)
+from bppsa_lightning.ops._surviving import surviving
 from bppsa_lightning.ops.diagonal import diagonal_scan, linear_recurrence
-from bppsa_lightning.ops.layers import LayerScan, Step, apply_csr, csr_step
 from bppsa_lightning.ops.log import ScanLog, scan_log
 from bppsa_lightning.ops.norm import batch_norm
-from bppsa_lightning.ops.recurrent import gru, lstm, recurrent_kernels_missing, rnn, run_layer
+from bppsa_lightning.ops.recurrent import Operands, gru, lstm, rnn, run_layer
 from bppsa_lightning.ops.scan import reverse_scan
-from bppsa_lightning.ops.sparse import (
-    SparsePattern,
-    run_sparse_layer,
-    sparse_conv2d,
-    sparse_linear,
-    surviving,
-)
+from bppsa_lightning.ops.sparse import run_sparse_layer, sparse_conv2d, sparse_linear
+from bppsa_lightning.ops.sparse_pattern import SparsePattern
 
 __all__ = [
     "HAS_CUDA_KERNELS",
-    "LayerScan",
+    "Operands",
     "ScanLog",
     "SparsePattern",
-    "Step",
-    "apply_csr",
     "batch_norm",
     "cpu_capability",
-    "csr_step",
     "diagonal_scan",
     "gru",
     "linear_recurrence",
     "lstm",
-    "recurrent_kernels_missing",
     "reverse_scan",
     "rnn",
     "run_layer",

@@ -11,8 +11,14 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning import planner
-from bppsa_lightning._library import HAS_CUDA_KERNELS, NO_CUDA_KERNELS
-from bppsa_lightning.ops.scan import DTYPES
+from bppsa_lightning.ops._autograd import define_composite
+from bppsa_lightning.ops._checks import (
+    ALL_FLOATS,
+    check_like,
+    check_scan,
+    check_tensor,
+    wrong_shape,
+)
 
 
 def diagonal_scan(
@@ -79,83 +85,39 @@ def _scan(decay: Tensor, grad: Tensor, algorithm: str, levels: int | None, adjoi
 def _planned_diagonal_scan(
     decay: Tensor, grad: Tensor, algorithm: str, levels: int | None, adjoint: bool
 ) -> Tensor:
-    _check_diagonal_scan(decay, grad)
-    T, B, H = decay.shape
-    plan = planner.choose_diagonal(T, B * H, decay.device, algorithm, levels)
+    check_scan("decay", decay, "(T, B, H)", grad)
+    T, B, H = map(int, decay.shape)
+    request = planner.Request(planner.DIAGONAL, T, B, H, decay.device, algorithm, levels)
+    plan = planner.plan(request)
     return torch.ops.bppsa.diagonal_scan(
         decay, grad, plan.algorithm, plan.chunk, plan.levels, adjoint
     )
 
 
-# As planned_reverse_scan: taken apart where torch.compile's symbols have values.
-_library = torch.library.Library("bppsa", "FRAGMENT")
-_library.define(
+define_composite(
     "planned_diagonal_scan(Tensor decay, Tensor grad, str algorithm, int? levels, bool adjoint)"
-    " -> Tensor"
+    " -> Tensor",
+    _planned_diagonal_scan,
 )
-_library.impl("planned_diagonal_scan", _planned_diagonal_scan, "CompositeImplicitAutograd")
-
-
-def _check_tensor(name: str, tensor: Any) -> None:
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name}: found {type(tensor).__name__}, wanted a torch.Tensor")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{name}: found layout {tensor.layout}, wanted a dense tensor")
-    if tensor.dtype not in DTYPES:
-        raise TypeError(
-            f"{name}: found dtype {tensor.dtype}, wanted float32, float64, bfloat16 or float16"
-        )
-
-
-def _check_beside(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
-    if tensor.dtype != other.dtype:
-        raise TypeError(f"{name}: found dtype {tensor.dtype}, wanted {other_name}'s {other.dtype}")
-    if tensor.device != other.device:
-        raise ValueError(
-            f"{name}: found on {tensor.device}, wanted on {other_name}'s {other.device}"
-        )
-
-
-def _check_diagonal_scan(decay: Tensor, grad: Tensor) -> None:
-    _check_tensor("decay", decay)
-    _check_tensor("grad", grad)
-    if decay.dim() != 3 or decay.shape[2] < 1:
-        raise ValueError(f"decay: found shape {tuple(decay.shape)}, wanted (T, B, H) with H >= 1")
-    T, B, H = decay.shape
-    if tuple(grad.shape) != (T + 1, B, H):
-        raise ValueError(
-            f"grad: found shape {tuple(grad.shape)}, wanted (T+1, B, H) = {(T + 1, B, H)} "
-            f"for decay of shape {tuple(decay.shape)}"
-        )
-    _check_beside("grad", grad, "decay", decay)
-    if decay.is_cuda and not HAS_CUDA_KERNELS:
-        raise RuntimeError(f"decay: found on a CUDA device, but {NO_CUDA_KERNELS}")
 
 
 def _check_linear_recurrence(decay: Tensor, x: Tensor, initial: Tensor | None) -> None:
-    _check_tensor("decay", decay)
-    _check_tensor("x", x)
+    check_tensor("decay", decay, ALL_FLOATS)
+    check_tensor("x", x, ALL_FLOATS)
     if x.dim() != 3 or x.shape[0] < 1 or x.shape[2] < 1:
-        raise ValueError(
-            f"x: found shape {tuple(x.shape)}, wanted (T, B, H) with T >= 1 and H >= 1"
-        )
+        raise wrong_shape("x", x, "(T, B, H) with T >= 1 and H >= 1")
     fits = decay.dim() <= 3 and all(
         n in (1, wanted) for n, wanted in zip(decay.shape[::-1], x.shape[::-1], strict=False)
     )
     if not fits:
-        raise ValueError(
-            f"decay: found shape {tuple(decay.shape)}, wanted x's {tuple(x.shape)} or what "
-            "broadcasts to it"
-        )
-    _check_beside("decay", decay, "x", x)
+        raise wrong_shape("decay", decay, f"x's {tuple(x.shape)} or what broadcasts to it")
+    check_like("decay", decay, "x", x)
     if initial is None:
         return
-    _check_tensor("initial", initial)
+    check_tensor("initial", initial, ALL_FLOATS)
     if initial.shape != x.shape[1:]:
-        raise ValueError(
-            f"initial: found shape {tuple(initial.shape)}, wanted (B, H) = {tuple(x.shape[1:])}"
-        )
-    _check_beside("initial", initial, "x", x)
+        raise wrong_shape("initial", initial, f"(B, H) = {tuple(x.shape[1:])}")
+    check_like("initial", initial, "x", x)
 
 
 def _diagonal_scan_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

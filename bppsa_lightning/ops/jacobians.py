@@ -1,6 +1,6 @@
-"""Fake kernels of the operators on sparse Jacobians, and their refusal to be differentiated.
+"""The operators on sparse Jacobians, by name, and their fake kernels.
 
-Their Python doors are in `bppsa_lightning.jacobians`. Those that build patterns have no fake
+Their checked doors are in `bppsa_lightning.jacobians`. Those that build patterns have no fake
 kernel: the sizes of their results are not known without the numbers.
 """
 
@@ -8,6 +8,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+# Patterns.
+convolution_pattern = torch.ops.bppsa.convolution_pattern
+pooling_axis = torch.ops.bppsa.pooling_axis
+window_pattern = torch.ops.bppsa.window_pattern
+count_product = torch.ops.bppsa.count_product
+fill_product = torch.ops.bppsa.fill_product
+# Values, not differentiable.
+apply_csr = torch.ops.bppsa.apply_csr
+elementwise_values = torch.ops.bppsa.elementwise_values
+max_pool_values = torch.ops.bppsa.max_pool_values
+multiply_csr = torch.ops.bppsa.multiply_csr
+weight_values = torch.ops.bppsa.weight_values
 
 
 @torch.library.register_fake("bppsa::weight_values")

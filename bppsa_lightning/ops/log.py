@@ -32,6 +32,7 @@ def scan_log() -> Iterator[ScanLog]:
         _open_logs.remove(log)
 
 
-def record_scan(cell: str, T: int, B: int, H: int, plan: planner.Plan) -> None:
+def record_scan(cell: str, shape: tuple[int, int, int], plan: planner.Plan) -> None:
+    """Adds a scan to every open log; shape (T, B, H)."""
     for log in _open_logs:
-        log.scans.append((cell, (T, B, H), plan))
+        log.scans.append((cell, shape, plan))

@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bppsa_lightning.ops._autograd import differentiable_gradients, only
+from bppsa_lightning.ops._checks import wrong_shape
+
 
 def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float = 1e-5, relu: bool = False
@@ -32,7 +35,7 @@ def batch_norm(
     if x.dtype not in (torch.float32, torch.float64) or x.device.type != "cpu":
         raise TypeError(f"x: found {x.dtype} on {x.device}, wanted float32 or float64 on the CPU")
     if x.dim() != 2 or not x.is_contiguous() or not x.shape[1]:
-        raise ValueError(f"x: found shape {tuple(x.shape)}, wanted contiguous (C, n), n > 0")
+        raise wrong_shape("x", x, "contiguous (C, n), n > 0")
     return torch.ops.bppsa.batch_norm(x, weight, bias, eps, relu)
 
 
@@ -57,14 +60,13 @@ def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     x, weight, bias, y, mean, var = ctx.saved_tensors
     needs = ctx.needs_input_grad[:3]
     if torch.is_grad_enabled():
-        inputs = [t for t, need in zip((x, weight, bias), needs, strict=True) if need]
-        plain = _plain(x, weight, bias, ctx.eps, ctx.relu)
-        found = iter(torch.autograd.grad(plain, inputs, grad, create_graph=True))
-        return (*(next(found) if need else None for need in needs), None, None)
+        inputs = (x, weight, bias)
+        plain = _plain(*inputs, ctx.eps, ctx.relu)
+        return (*differentiable_gradients([plain], inputs, [grad], needs), None, None)
     grads = torch.ops.bppsa.batch_norm_backward(
         grad.contiguous(), x, y, weight, mean, var, ctx.eps, ctx.relu
     )
-    return (*(g if need else None for g, need in zip(grads, needs, strict=True)), None, None)
+    return (*only(needs, grads), None, None)
 
 
 torch.library.register_autograd("bppsa::batch_norm", _backward, setup_context=_setup)

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning import planner
-from bppsa_lightning._library import HAS_CUDA_KERNELS, NO_CUDA_KERNELS
-
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+from bppsa_lightning.ops._autograd import define_composite
+from bppsa_lightning.ops._checks import check_scan
 
 
 def reverse_scan(
@@ -49,47 +48,16 @@ def reverse_scan(
 def _planned_reverse_scan(
     jac_t: Tensor, grad: Tensor, algorithm: str, levels: int | None
 ) -> Tensor:
-    _check_reverse_scan(jac_t, grad)
-    T, B, H = jac_t.shape[:3]
-    plan = planner.choose(T, B, H, jac_t.device, algorithm, levels)
+    check_scan("jac_t", jac_t, "(T, B, H, H)", grad)
+    T, B, H = map(int, jac_t.shape[:3])
+    plan = planner.plan(planner.Request(planner.DENSE, T, B, H, jac_t.device, algorithm, levels))
     return torch.ops.bppsa.reverse_scan(jac_t, grad, plan.algorithm, plan.chunk, plan.levels, False)
 
 
-# Planning is Python, over sizes that torch.compile may hold as symbols: as an operator of its own
-# it is taken apart where they have values. The handle must live as long as the registration.
-_library = torch.library.Library("bppsa", "FRAGMENT")
-_library.define(
-    "planned_reverse_scan(Tensor jac_t, Tensor grad, str algorithm, int? levels) -> Tensor"
+define_composite(
+    "planned_reverse_scan(Tensor jac_t, Tensor grad, str algorithm, int? levels) -> Tensor",
+    _planned_reverse_scan,
 )
-_library.impl("planned_reverse_scan", _planned_reverse_scan, "CompositeImplicitAutograd")
-
-
-def _check_reverse_scan(jac_t: Tensor, grad: Tensor) -> None:
-    for name, tensor in (("jac_t", jac_t), ("grad", grad)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name}: found {type(tensor).__name__}, wanted a torch.Tensor")
-        if tensor.layout != torch.strided:
-            raise TypeError(f"{name}: found layout {tensor.layout}, wanted a dense tensor")
-        if tensor.dtype not in DTYPES:
-            raise TypeError(
-                f"{name}: found dtype {tensor.dtype}, wanted float32, float64, bfloat16 or float16"
-            )
-    if jac_t.dim() != 4 or jac_t.shape[2] != jac_t.shape[3] or jac_t.shape[2] < 1:
-        raise ValueError(
-            f"jac_t: found shape {tuple(jac_t.shape)}, wanted (T, B, H, H) with H >= 1"
-        )
-    T, B, H = jac_t.shape[:3]
-    if tuple(grad.shape) != (T + 1, B, H):
-        raise ValueError(
-            f"grad: found shape {tuple(grad.shape)}, wanted (T+1, B, H) = {(T + 1, B, H)} "
-            f"for jac_t of shape {tuple(jac_t.shape)}"
-        )
-    if grad.dtype != jac_t.dtype:
-        raise TypeError(f"grad: found dtype {grad.dtype}, wanted jac_t's {jac_t.dtype}")
-    if grad.device != jac_t.device:
-        raise ValueError(f"grad: found on {grad.device}, wanted on jac_t's {jac_t.device}")
-    if jac_t.is_cuda and not HAS_CUDA_KERNELS:
-        raise RuntimeError(f"jac_t: found on a CUDA device, but {NO_CUDA_KERNELS}")
 
 
 def _reverse_scan_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

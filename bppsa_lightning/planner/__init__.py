@@ -1,36 +1,25 @@
-"""Chooses the scan algorithm of a chain from a cost model, and says why."""
+"""Chooses the scan algorithm of a chain from a cost model, and says why.
 
-from bppsa_lightning.planner.dense import MAX_CHUNK, Machine, choose, estimate, machine
-from bppsa_lightning.planner.diagonal import (
-    DiagonalMachine,
-    choose_diagonal,
-    diagonal_machine,
-    estimate_diagonal,
-)
+One `Request`, one `Plan`. What is measured is in data/.
+"""
+
+from bppsa_lightning.planner.choose import plan, saved
+from bppsa_lightning.planner.cost_dense import MAX_CHUNK
+from bppsa_lightning.planner.fallback import fallback_reason
 from bppsa_lightning.planner.plan import ALGORITHMS, Plan, check_algorithm, max_levels
-from bppsa_lightning.planner.recurrent import (
-    choose_recurrent,
-    hand_over,
-    keep,
-    recurrent_architectures,
-)
+from bppsa_lightning.planner.request import DENSE, DIAGONAL, Request, Saved
 
 __all__ = [
     "ALGORITHMS",
+    "DENSE",
+    "DIAGONAL",
     "MAX_CHUNK",
-    "DiagonalMachine",
-    "Machine",
     "Plan",
+    "Request",
+    "Saved",
     "check_algorithm",
-    "choose",
-    "choose_diagonal",
-    "choose_recurrent",
-    "diagonal_machine",
-    "estimate",
-    "estimate_diagonal",
-    "hand_over",
-    "keep",
-    "machine",
+    "fallback_reason",
     "max_levels",
-    "recurrent_architectures",
+    "plan",
+    "saved",
 ]

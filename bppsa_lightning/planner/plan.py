@@ -1,7 +1,7 @@
 """A plan: which scan algorithm computes one chain's backward; and what may be asked for."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -40,16 +40,60 @@ def max_levels(T: int) -> int:
     return (T - 1).bit_length() if T > 1 else 0
 
 
-def why(plans: Sequence[Plan], costs: Sequence[float], best: int, workers: int) -> str:
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def chunked_plans(T: int, sizes: Sequence[int]) -> list[Plan]:
+    """Plans of at least four chunks: with two, nothing would be composed."""
+    return [Plan("chunked", chunk=c) for c in sizes if 4 * c <= T] or [
+        Plan("chunked", chunk=max(1, T // 4))
+    ]
+
+
+def cheapest(
+    plans: Sequence[Plan],
+    cost: Callable[[Plan], float],
+    reason: Callable[[Plan, dict[str, float]], str],
+) -> Plan:
+    """The first of the plans with the least cost, with its seconds and reason.
+
+    Args:
+        cost: estimated seconds of a plan.
+        reason: of the choice, and the least seconds of every other algorithm there was.
+    """
+    costs = [cost(plan) for plan in plans]
+    best = min(range(len(plans)), key=costs.__getitem__)
+    chosen = replace(plans[best], seconds=costs[best])
+    rivals: dict[str, float] = {}
+    for plan, seconds in zip(plans, costs, strict=True):
+        if plan.algorithm != chosen.algorithm:
+            rivals[plan.algorithm] = min(seconds, rivals.get(plan.algorithm, seconds))
+    return replace(chosen, reason=reason(chosen, rivals))
+
+
+def as_asked(plan: Plan, rivals: dict[str, float]) -> str:
+    """The reason for a plan that somebody asked for."""
+    return "as asked"
+
+
+def fastest_on(workers: str) -> Callable[[Plan, dict[str, float]], str]:
     """The reason for the plan of the least cost: how the best other algorithm compares."""
-    if len(plans) == 1:
-        return "too short to divide"
-    others = [i for i in range(len(plans)) if plans[i].algorithm != plans[best].algorithm]
-    rival = min(others, key=costs.__getitem__)
-    ratio = costs[rival] / costs[best] if costs[best] else 1.0
-    return (
-        f"{workers} workers: next best {plans[rival].algorithm} is estimated {ratio:.1f}x as long"
-    )
+
+    def reason(plan: Plan, rivals: dict[str, float]) -> str:
+        if not rivals:
+            return "too short to divide"
+        rival = min(rivals, key=rivals.__getitem__)
+        ratio = rivals[rival] / plan.seconds if plan.seconds else 1.0
+        return f"fastest on {workers}; {rival} would take {ratio:.1f}x as long (estimated)"
+
+    return reason
+
+
+def units(device_type: str, count: int) -> str:
+    """Workers for people: "2 cores", "132 multiprocessors"."""
+    return f"{count} {'multiprocessor' if device_type == 'cuda' else 'core'}{'s' * (count != 1)}"
 
 
 def check_algorithm(algorithm: str, levels: int | None, T: int | None = None) -> None:

@@ -2,18 +2,18 @@
 
 from bppsa_lightning.pruned.find import attach_layers, detach_layers, sparse_layers
 from bppsa_lightning.pruned.fusion import LayerStack
-from bppsa_lightning.pruned.layer import SparseLayer, of_module
+from bppsa_lightning.pruned.layer import SparseLayer, is_candidate, unsupported
+from bppsa_lightning.pruned.layer import SparseLayer as replace
 from bppsa_lightning.pruned.layout import LayoutLayer
-from bppsa_lightning.pruned.standin import StandIn, stand_in_of
 
 __all__ = [
     "LayerStack",
     "LayoutLayer",
     "SparseLayer",
-    "StandIn",
     "attach_layers",
     "detach_layers",
-    "of_module",
+    "is_candidate",
+    "replace",
     "sparse_layers",
-    "stand_in_of",
+    "unsupported",
 ]

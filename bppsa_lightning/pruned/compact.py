@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bppsa_lightning import ops
+from bppsa_lightning.ops._checks import FLOATS
 from bppsa_lightning.pruned.layer import SparseLayer
 
 _NAME = "weight_orig"
@@ -44,7 +45,7 @@ class CompactWeight:
         self.dense: nn.Parameter = layer.module._parameters[_NAME]
         self.values = nn.Parameter(self.compacted(self.dense), self.dense.requires_grad)
         self._put(self.values)
-        exchange(optimizers, self.dense, self.values, self.compacted)
+        swap_parameter(optimizers, self.dense, self.values, self.compacted)
         self._hooks = (
             # torch writes an attribute on this one, which a bound method does not take.
             layer.module.register_state_dict_post_hook(partial(self._on_state_dict)),
@@ -52,10 +53,10 @@ class CompactWeight:
         )
 
     @staticmethod
-    def suits(layer: SparseLayer) -> bool:
+    def is_compactable(layer: SparseLayer) -> bool:
         """Whether the operators take a layer's weight, it is dense so far, and few survive."""
         weight = layer.module._parameters[_NAME]
-        known = weight.dtype in (torch.float32, torch.float64) and weight.device.type == "cpu"
+        known = weight.dtype in FLOATS and weight.device.type == "cpu"
         few = layer.pattern.density <= _WORTH
         return known and few and layer.binary and weight.shape == layer.module.weight_mask.shape
 
@@ -72,7 +73,7 @@ class CompactWeight:
         """Puts the original parameter back, with the values of now."""
         self.dense.view(-1).index_copy_(0, self.pattern.index, self.values)
         self._put(self.dense)
-        exchange(optimizers, self.values, self.dense, self.expanded)
+        swap_parameter(optimizers, self.values, self.dense, self.expanded)
         for hook in self._hooks:
             hook.remove()
 
@@ -103,7 +104,7 @@ class CompactWeight:
             state_dict[prefix + _NAME] = self.compacted(self.dense)
 
 
-def exchange(
+def swap_parameter(
     optimizers: Iterable[Optimizer],
     old: nn.Parameter,
     new: nn.Parameter,

@@ -1,4 +1,4 @@
-"""The pruned layers of a module, and the layers that keep their layout."""
+"""The pruned layers of a module, and the layers between them that keep their layout."""
 
 from __future__ import annotations
 
@@ -6,50 +6,46 @@ from collections.abc import Collection
 
 from torch import nn
 
+from bppsa_lightning._replacement import Replacement, replacement_of
 from bppsa_lightning.pruned.fusion import LayerStack
-from bppsa_lightning.pruned.layer import SparseLayer, of_module
+from bppsa_lightning.pruned.layer import SparseLayer, unsupported
 from bppsa_lightning.pruned.layout import LayoutLayer
-from bppsa_lightning.pruned.standin import StandIn, stand_in_of
 
 
-def attach_layers(module: nn.Module, but: Collection[nn.Module] = ()) -> list[StandIn]:
+def attach_layers(module: nn.Module, but: Collection[nn.Module] = ()) -> list[Replacement]:
     """Attaches the pruned layers of a module, poolings and batch norms beside them, their stacks.
 
     Args:
         but: modules to leave alone.
 
     Returns:
-        What was not attached before.
+        The replacements that this call attached.
     """
-    found: list[StandIn] = []
-    for name, child in module.named_modules():
-        if child not in but and stand_in_of(child) is None and of_module(child) is None:
-            found.append(SparseLayer(name, child))
-    if found or sparse_layers(module):
-        for name, child in module.named_modules():
-            if child not in but and LayoutLayer.suits(child):
-                found.append(LayoutLayer(name, child))
-    for stand_in in found:
-        stand_in.attach()
-    stacks: list[StandIn] = [
-        LayerStack(name, child)
-        for name, child in module.named_modules()
-        if child not in but and LayerStack.suits(child)
+    modules = [(name, child) for name, child in module.named_modules() if child not in but]
+    attached: list[Replacement] = [
+        SparseLayer(name, child)
+        for name, child in modules
+        if replacement_of(child) is None and unsupported(child) is None
     ]
+    if attached or sparse_layers(module):
+        attached += [LayoutLayer(name, m) for name, m in modules if LayoutLayer.supports(m)]
+    for replacement in attached:
+        replacement.attach()
+    stacks = [LayerStack(name, child) for name, child in modules if LayerStack.supports(child)]
     for stack in stacks:
         stack.attach()
-    return found + stacks
+    return [*attached, *stacks]
 
 
 def sparse_layers(module: nn.Module) -> dict[str, SparseLayer]:
     """The attached pruned layers of a module, by dotted name."""
-    pairs = ((name, stand_in_of(child)) for name, child in module.named_modules())
+    pairs = ((name, replacement_of(child)) for name, child in module.named_modules())
     return {name: layer for name, layer in pairs if isinstance(layer, SparseLayer)}
 
 
 def detach_layers(module: nn.Module) -> None:
     """Detaches all of them."""
     for child in module.modules():
-        stand_in = stand_in_of(child)
-        if stand_in is not None:
-            stand_in.detach()
+        replacement = replacement_of(child)
+        if isinstance(replacement, SparseLayer | LayoutLayer | LayerStack):
+            replacement.detach()

@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
-from torch.nn.utils.prune import BasePruningMethod
 
+from bppsa_lightning._context import has_hooks, is_tracing, overrides_forward
+from bppsa_lightning._replacement import Replacement, replacement_of
 from bppsa_lightning.pruned.layer import SparseLayer
 from bppsa_lightning.pruned.layout import LayoutLayer
-from bppsa_lightning.pruned.standin import StandIn, stand_in_of
 
 
-class LayerStack(StandIn):
+class LayerStack(Replacement):
     """The forward of an nn.Sequential: the same results, some of them not by way of their modules.
 
     A pruned layer with an nn.ReLU, an nn.MaxPool2d(2) or both behind it, in either order, is one
@@ -31,24 +30,22 @@ class LayerStack(StandIn):
     """
 
     @staticmethod
-    def suits(module: nn.Module) -> bool:
+    def supports(module: nn.Module) -> bool:
         """Whether a module only calls its children in order, a pruned one among them."""
         return (
             isinstance(module, nn.Sequential)
-            and type(module).forward is nn.Sequential.forward
-            and "forward" not in module.__dict__
-            and any(isinstance(stand_in_of(child), SparseLayer) for child in module)
+            and not overrides_forward(module, nn.Sequential)
+            and any(isinstance(replacement_of(child), SparseLayer) for child in module)
         )
 
     def __call__(self, input: Any) -> Any:
         modules: list[Any] = list(self.module._modules.values())
-        looked_at = _has_any_global_hook() or torch.compiler.is_compiling()
-        looked_at = looked_at or torch._C._get_tracing_state() is not None
+        looked_at = _has_any_global_hook() or is_tracing()
         while modules:
             taken = 0 if looked_at else _run_length(modules, input)
             output = None
             if taken:
-                layer = stand_in_of(modules[0])
+                layer = replacement_of(modules[0])
                 if isinstance(layer, LayoutLayer):
                     output = layer.with_relu(input)
                 else:
@@ -63,37 +60,28 @@ class LayerStack(StandIn):
 
 def _run_length(modules: Sequence[nn.Module], input: Any) -> int:
     """How many of the first modules can be one operator; 0 if not even two."""
-    first, stand_in = modules[0], stand_in_of(modules[0])
-    if stand_in is None or _is_watched(first):
+    first, replacement = modules[0], replacement_of(modules[0])
+    if replacement is None or has_hooks(first):
         return 0
-    if isinstance(stand_in, LayoutLayer) and type(first) is nn.BatchNorm2d:
+    if isinstance(replacement, LayoutLayer) and type(first) is nn.BatchNorm2d:
         follows = len(modules) > 1 and type(modules[1]) is nn.ReLU
-        return 2 if follows and _can_follow(modules[1]) and not _is_watched(modules[1]) else 0
-    if not isinstance(stand_in, SparseLayer) or stand_in.why_left(input) is not None:
+        return 2 if follows and _can_follow(modules[1]) and not has_hooks(modules[1]) else 0
+    if not isinstance(replacement, SparseLayer) or replacement.known_fallback(input) is not None:
         return 0
     n, kinds = 1, set()
     for module in modules[1:3]:
-        if type(module) in kinds or not _can_follow(module) or _is_watched(module):
+        if type(module) in kinds or not _can_follow(module) or has_hooks(module):
             break
         kinds.add(type(module))
         n += 1
     return n if n > 1 else 0
 
 
-def _is_watched(module: nn.Module) -> bool:
-    """Whether hooks look at a module's calls; pruning's only set its weight or bias."""
-    if module._forward_hooks or module._backward_hooks or module._backward_pre_hooks:
-        return True
-    hooks = module._forward_pre_hooks.values()
-    return not all(isinstance(hook, BasePruningMethod) for hook in hooks)
-
-
 def _can_follow(module: nn.Module) -> bool:
     if type(module) is nn.ReLU:
-        return "forward" not in module.__dict__
-    if type(module) is not nn.MaxPool2d:
+        return not overrides_forward(module, nn.ReLU)
+    if type(module) is not nn.MaxPool2d or overrides_forward(module, nn.MaxPool2d, LayoutLayer):
         return False
-    forward = module.__dict__.get("forward")
     pair = module.kernel_size, module.stride
     return (
         all(number in (2, (2, 2)) for number in pair)
@@ -101,5 +89,4 @@ def _can_follow(module: nn.Module) -> bool:
         and module.dilation in (1, (1, 1))
         and not module.ceil_mode
         and not module.return_indices
-        and (forward is None or isinstance(forward, LayoutLayer))
     )

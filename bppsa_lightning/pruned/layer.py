@@ -7,20 +7,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.nn.utils.prune import BasePruningMethod
 
 from bppsa_lightning import ops
-from bppsa_lightning.planner import pruned as cost
+from bppsa_lightning._context import OVERRIDES_FORWARD, overrides_forward, unsupported_transform
+from bppsa_lightning._replacement import Replacement
+from bppsa_lightning.ops._checks import FLOATS
+from bppsa_lightning.planner import cost_pruned as cost
 from bppsa_lightning.pruned.lazy_weight import MaskedWeight
-from bppsa_lightning.pruned.standin import StandIn
 
-_DTYPES = (torch.float32, torch.float64)
 _KINDS = (nn.Conv2d, nn.Linear)
 _LEAST_POOLED = 8  # samples
 
 
-class SparseLayer(StandIn):
+class SparseLayer(Replacement):
     """The forward of a pruned layer: same results, at the cost of the weights that survive.
 
     The gradient reaches ``weight_orig`` as always, exactly 0 where the mask is. The pattern is made
@@ -41,10 +41,10 @@ class SparseLayer(StandIn):
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module)
         self.size: tuple[int, int, int] | None = None
-        self.plan: cost.Plan | None = None
+        self.plan: cost.PrunedPlan | None = None
         self.followers: tuple[str, ...] = ()
         self.binary = True
-        self._left: torch.Size | None = None
+        self._dense_shape: torch.Size | None = None
         self._whole = False  # the mask is ones only: its product need not be made
         self._pattern: ops.SparsePattern | None = None
         self._mask: Tensor | None = None
@@ -52,7 +52,7 @@ class SparseLayer(StandIn):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy's mask is another one, and counts its versions anew: nothing is known of it."""
-        known = ("size", "plan", "_left", "_pattern", "_mask")
+        known = ("size", "plan", "_dense_shape", "_pattern", "_mask")
         unknown = dict.fromkeys(known) | {"_mask_version": -1, "binary": True, "_whole": False}
         return {**self.__dict__, **unknown}
 
@@ -77,7 +77,7 @@ class SparseLayer(StandIn):
             self._mask = None  # for other threads: nothing is known until all is
             self._pattern, self.binary = pattern, binary
             self._whole = binary and pattern.nnz == mask.numel()
-            self.size = self.plan = self._left = None
+            self.size = self.plan = self._dense_shape = None
             self._mask_version, self._mask = version, mask
             self._take_hook()  # to prune again is to have another one
         return self._pattern
@@ -91,7 +91,7 @@ class SparseLayer(StandIn):
             return False
         return mask._version == self._mask_version
 
-    def why_left(self, input: Any) -> str | None:
+    def known_fallback(self, input: Any) -> str | None:
         """Why the last plan, of this mask and an input of this shape, was the dense layer.
 
         Asked before anything else: what the checks cost in Python, a call of the dense layer loses.
@@ -102,7 +102,7 @@ class SparseLayer(StandIn):
         if torch.compiler.is_compiling() or type(input) is not Tensor:
             return None
         plan = self.plan
-        if plan is None or plan.sparse or input.shape != self._left or not self._seen():
+        if plan is None or plan.sparse or input.shape != self._dense_shape or not self._seen():
             return None
         return plan.reason
 
@@ -115,18 +115,18 @@ class SparseLayer(StandIn):
 
     def __call__(self, input: Tensor) -> Tensor:
         self.followers = ()
-        left = self.why_left(input)
-        if left is not None:
-            self.count(left)
+        fallback = self.known_fallback(input)
+        if fallback is not None:
+            self.record_call(fallback)
             return self._dense(input)
         module = self.module
-        reason = of_module(module) or self._why_not(input)
-        self.count(reason)
+        reason = unsupported(module) or self._unsupported_call(input)
+        self.record_call(reason)
         if reason is None:
             return self._run(input)
         plan = self.plan
         if plan is not None and reason is plan.reason:
-            self._left = input.shape
+            self._dense_shape = input.shape
         if "weight_orig" in module._parameters:
             return self._dense(input)
         return type(module).forward(module, input)
@@ -146,13 +146,13 @@ class SparseLayer(StandIn):
         module = self.module
         for hook in module._forward_pre_hooks.values():
             hook(module, (input,))
-        if of_module(module) is not None or self._why_not(input) is not None:
+        if unsupported(module) is not None or self._unsupported_call(input) is not None:
             return None, 0
         if nn.MaxPool2d in followers and not self._pools(input):
             followers = followers[: followers.index(nn.MaxPool2d)]
         if not followers:
             return None, 0
-        self.count(None)
+        self.record_call(None)
         self.followers = tuple(follower.__name__ for follower in followers)
         output = self._run(input, nn.ReLU in followers, nn.MaxPool2d in followers)
         return output, 1 + len(followers)
@@ -224,7 +224,7 @@ class SparseLayer(StandIn):
             return shown
         return MaskedWeight.of(self.dense_weight)
 
-    def _why_not(self, input: Any) -> str | None:
+    def _unsupported_call(self, input: Any) -> str | None:
         """Why this call is PyTorch's; None if it is not."""
         module = self.module
         if not isinstance(input, Tensor) or input.layout != torch.strided:
@@ -234,26 +234,25 @@ class SparseLayer(StandIn):
             return f"input is on {input.device}: the sparse layers have kernels for the CPU only"
         if torch.is_autocast_enabled("cpu"):
             return "under autocast PyTorch multiplies in 16 bits"
-        if input.dtype not in _DTYPES or any(t.dtype != input.dtype for t in tensors):
+        if input.dtype not in FLOATS or any(t.dtype != input.dtype for t in tensors):
             return f"dtypes {', '.join(str(t.dtype).removeprefix('torch.') for t in tensors)}"
         if not torch.compiler.is_compiling() and module.weight_mask.is_inference():
-            return "its mask was made in inference mode, where changes are not counted"
+            return "mask created in inference mode, changes cannot be tracked; clone it outside"
         pattern = self.pattern
         if not self.binary:
             return "its mask has other numbers than 0 and 1"
         size = _size(self.kind, input, pattern)
         if size is None:
-            return f"shapes that nn.{self.kind} refuses"
+            return f"shapes nn.{self.kind} rejects; PyTorch raises the error"
         if torch.compiler.is_compiling():  # sizes may be symbols there, and have no cost
             return None
-        if torch._C._are_functorch_transforms_active():
-            return "inside a torch.func transform"
-        if forward_ad._current_level >= 0:
-            return "inside forward-mode differentiation"
+        transform = unsupported_transform()
+        if transform is not None:
+            return transform
         plan = self.plan
         if plan is None or size != self.size:
-            plan = cost.choose(pattern, *size)
-            self.size, self.plan, self._left = size, plan, None
+            plan = cost.choose(request_of(pattern, *size))
+            self.size, self.plan, self._dense_shape = size, plan, None
         return None if plan.sparse else plan.reason
 
 
@@ -262,7 +261,12 @@ def _pattern_uncompiled(layer: SparseLayer) -> ops.SparsePattern:
     return layer.pattern
 
 
-def of_module(module: nn.Module) -> str | None:
+def is_candidate(module: nn.Module) -> bool:
+    """Whether a module has a mask on its weight."""
+    return "weight_mask" in module._buffers
+
+
+def unsupported(module: nn.Module) -> str | None:
     """Why a module cannot be a sparse layer; None if it can."""
     kind = next((k for k in _KINDS if isinstance(module, k)), None)
     if kind is None:
@@ -271,16 +275,13 @@ def of_module(module: nn.Module) -> str | None:
         return "not pruned"
     if pruning_hook(module) is None:
         return "its mask is not one of torch.nn.utils.prune"
-    forward = module.__dict__.get("forward")
-    if type(module).forward is not kind.forward or not (
-        forward is None or isinstance(forward, SparseLayer)
-    ):
-        return "its forward has been replaced"
+    if overrides_forward(module, kind, SparseLayer):
+        return OVERRIDES_FORWARD
     if isinstance(module, nn.Conv2d):
         if module.padding_mode != "zeros":
             return f"padding_mode {module.padding_mode!r}"
         if type(module)._conv_forward is not nn.Conv2d._conv_forward:
-            return "its _conv_forward has been replaced"
+            return "overrides _conv_forward"
     return None
 
 
@@ -298,6 +299,12 @@ def _pattern_of(module: Any, mask: Tensor) -> ops.SparsePattern:
     left, right, top, bottom = module._reversed_padding_repeated_twice
     padding = (top, bottom, left, right)
     return ops.SparsePattern.of(mask, module.stride, padding, module.dilation, module.groups)
+
+
+def request_of(pattern: ops.SparsePattern, B: int, H: int, W: int) -> cost.PrunedRequest:
+    """What the planner is asked for B samples of H by W pixels."""
+    channels, output_size = pattern.in_channels, pattern.output_size(H, W)
+    return cost.PrunedRequest(pattern.shape, pattern.nnz, channels, B, H, W, output_size)
 
 
 def _size(kind: str, input: Tensor, pattern: ops.SparsePattern) -> tuple[int, int, int] | None:

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bppsa_lightning._replacement import Replacement
 from bppsa_lightning.pruned.norm import normalized
-from bppsa_lightning.pruned.standin import StandIn
 
 
 def samples_innermost(x: Any) -> bool:
@@ -31,29 +31,29 @@ def samples_innermost(x: Any) -> bool:
     return B > 1 and x.stride() == (1, H * W * B, W * B, B) and not x.is_contiguous()
 
 
-def _exchanged(forward: Callable[[Tensor], Any], x: Tensor) -> Any:
-    found = forward(x.transpose(0, 1))
-    if isinstance(found, tuple):  # with indices: places in a channel's image of one sample
-        return tuple(t.transpose(0, 1) for t in found)
-    return found.transpose(0, 1)
+def _swapped(forward: Callable[[Tensor], Any], x: Tensor) -> Any:
+    output = forward(x.transpose(0, 1))
+    if isinstance(output, tuple):  # with indices: places in a channel's image of one sample
+        return tuple(t.transpose(0, 1) for t in output)
+    return output.transpose(0, 1)
 
 
 def _as_one_sample(forward: Callable[[Tensor], Any], x: Tensor) -> Any:
     B, C, H, W = x.shape
-    found = forward(x.permute(1, 2, 3, 0).reshape(1, C, H * W, B))
-    return found.view(C, H, W, B).permute(3, 0, 1, 2)
+    output = forward(x.permute(1, 2, 3, 0).reshape(1, C, H * W, B))
+    return output.view(C, H, W, B).permute(3, 0, 1, 2)
 
 
 _KEEPS: dict[type[nn.Module], Callable[[Callable[[Tensor], Any], Tensor], Any]] = {
-    nn.MaxPool2d: _exchanged,
-    nn.AvgPool2d: _exchanged,
-    nn.AdaptiveAvgPool2d: _exchanged,
-    nn.AdaptiveMaxPool2d: _exchanged,
+    nn.MaxPool2d: _swapped,
+    nn.AvgPool2d: _swapped,
+    nn.AdaptiveAvgPool2d: _swapped,
+    nn.AdaptiveMaxPool2d: _swapped,
     nn.BatchNorm2d: _as_one_sample,
 }
 
 
-class LayoutLayer(StandIn):
+class LayoutLayer(Replacement):
     """The forward of a pooling or batch norm between sparse layers: the same, without copies.
 
     An input in another layout takes the module's own forward, unchanged.
@@ -62,7 +62,7 @@ class LayoutLayer(StandIn):
     module: Any
 
     @staticmethod
-    def suits(module: nn.Module) -> bool:
+    def supports(module: nn.Module) -> bool:
         """Whether a module can have one: of a known class, its forward its own."""
         return type(module) in _KEEPS and "forward" not in module.__dict__
 
@@ -70,11 +70,11 @@ class LayoutLayer(StandIn):
         kind = type(self.module)
         forward = kind.forward.__get__(self.module)
         if not samples_innermost(input):
-            self.count("its input has another layout")
+            self.record_call("its input has another layout")
             return forward(input)
-        self.count(None)
-        found = normalized(self.module, input) if kind is nn.BatchNorm2d else None
-        return _KEEPS[kind](forward, input) if found is None else found
+        self.record_call(None)
+        output = normalized(self.module, input) if kind is nn.BatchNorm2d else None
+        return _KEEPS[kind](forward, input) if output is None else output
 
     def with_relu(self, input: Any) -> Tensor | None:
         """The output of this layer, a batch norm, and of a ReLU behind it, in one pass.
@@ -85,5 +85,5 @@ class LayoutLayer(StandIn):
             return None
         output = normalized(self.module, input, relu=True)
         if output is not None:
-            self.count(None)
+            self.record_call(None)
         return output

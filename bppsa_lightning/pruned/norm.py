@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
+from bppsa_lightning._context import is_tracing, unsupported_transform
+from bppsa_lightning.ops._checks import FLOATS
 from bppsa_lightning.ops.norm import batch_norm
 
 
@@ -24,7 +25,7 @@ def normalized(module: nn.BatchNorm2d, x: Tensor, relu: bool = False) -> Tensor 
         (B, C, H, W), samples innermost; None where the call is PyTorch's: in evaluation, and where
         the operator does not take what it would need.
     """
-    if not _suits(module, x):
+    if not _supported(module, x):
         return None
     B, C, H, W = x.shape
     flat = x.permute(1, 2, 3, 0).reshape(C, -1)
@@ -47,18 +48,16 @@ def _track(module: nn.BatchNorm2d, mean: Tensor, var: Tensor, n: int) -> None:
             running.mul_(1 - share).add_(found, alpha=share)
 
 
-def _suits(module: nn.BatchNorm2d, x: Tensor) -> bool:
+def _supported(module: nn.BatchNorm2d, x: Tensor) -> bool:
     by_batch = module.training or (module.running_mean is None and module.running_var is None)
     tensors = (module.weight, module.bias, module.running_mean, module.running_var)
     return (
         by_batch
-        and x.dtype in (torch.float32, torch.float64)
+        and x.dtype in FLOATS
         and x.device.type == "cpu"
         and x.shape[1] == module.num_features
         and x.shape[0] * x.shape[2] * x.shape[3] > 1  # PyTorch refuses to normalise one number
         and all(t is None or (t.dtype, t.device) == (x.dtype, x.device) for t in tensors)
-        and not torch.compiler.is_compiling()
-        and torch._C._get_tracing_state() is None
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
+        and not is_tracing()
+        and unsupported_transform() is None
     )

@@ -1,6 +1,8 @@
-"""What can be a chain: recurrent layers, and what they are made of."""
+"""Chains over time: `nn.RNN`, `nn.GRU` and `nn.LSTM`."""
 
-from bppsa_lightning._replacement import Chain, LeftAlone
 from bppsa_lightning.recurrent.layer import RecurrentChain
+from bppsa_lightning.recurrent.layer import RecurrentChain as replace
+from bppsa_lightning.recurrent.support import is_candidate
+from bppsa_lightning.recurrent.support import unsupported_module as unsupported
 
-__all__ = ["Chain", "LeftAlone", "RecurrentChain"]
+__all__ = ["RecurrentChain", "is_candidate", "replace", "unsupported"]

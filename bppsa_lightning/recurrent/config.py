@@ -9,19 +9,16 @@ from dataclasses import dataclass
 
 from torch import nn
 
-_GATES = {"RNN_TANH": 1, "RNN_RELU": 1, "GRU": 3, "LSTM": 4}
-_FOR_PEOPLE = {"RNN_TANH": "RNN-tanh", "RNN_RELU": "RNN-relu"}
+from bppsa_lightning._cells import CELLS, Cell
 
 
 @dataclass(frozen=True)
-class Form:
+class RecurrentConfig:
     """The sizes of an `nn.RNN`, `nn.GRU` or `nn.LSTM`.
 
     Attributes:
-        kind: the name of PyTorch's class: "RNN", "GRU" or "LSTM".
-        cell: "rnn_tanh", "rnn_relu", "gru" or "lstm".
-        cell_name: the same for people.
-        input_size: I. hidden: H. state: P.
+        cell: its record.
+        input_size: I. hidden_size: H. output_size: P.
         layers: their number. directions: 1 or 2.
         bias: whether there are biases. projected: whether there is a projection.
         names: of the weights, in the order of layers, then directions, then w_ih, w_hh, b_ih,
@@ -30,12 +27,10 @@ class Form:
         state_sizes: of each state: (P,), or (P, H) for an LSTM's h and c.
     """
 
-    kind: str
-    cell: str
-    cell_name: str
+    cell: Cell
     input_size: int
-    hidden: int
-    state: int
+    hidden_size: int
+    output_size: int
     layers: int
     directions: int
     bias: bool
@@ -45,11 +40,11 @@ class Form:
     state_sizes: tuple[int, ...]
 
     @staticmethod
-    def of(module: nn.RNNBase) -> Form:
-        """The form of a module."""
-        mode, H = module.mode, module.hidden_size
+    def of(module: nn.RNNBase) -> RecurrentConfig:
+        """The configuration of a module."""
+        cell, H = CELLS[module.mode.lower()], module.hidden_size
         P, directions = module.proj_size or H, 2 if module.bidirectional else 1
-        rows = _GATES[mode] * H
+        rows = cell.gates * H
         shapes: list[tuple[int, ...]] = []
         for layer in range(module.num_layers):
             columns = directions * P if layer else module.input_size
@@ -57,24 +52,22 @@ class Form:
             one += [(rows,), (rows,)] if module.bias else []
             one += [(P, H)] if module.proj_size else []
             shapes += one * directions
-        return Form(
-            kind="RNN" if mode.startswith("RNN") else mode,
-            cell=mode.lower(),
-            cell_name=_FOR_PEOPLE.get(mode, mode),
+        return RecurrentConfig(
+            cell=cell,
             input_size=module.input_size,
-            hidden=H,
-            state=P,
+            hidden_size=H,
+            output_size=P,
             layers=module.num_layers,
             directions=directions,
             bias=bool(module.bias),
             projected=bool(module.proj_size),
             names=tuple(module._flat_weights_names),
             shapes=tuple(shapes),
-            state_sizes=(P, H) if mode == "LSTM" else (P,),
+            state_sizes=(P, H) if cell.has_c else (P,),
         )
 
     @property
-    def weights_a_scan(self) -> int:
+    def weights_per_direction(self) -> int:
         """How many weights one direction of one layer has."""
         return 2 + 2 * self.bias + self.projected
 

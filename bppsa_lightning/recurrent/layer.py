@@ -7,6 +7,7 @@ times directions, N numbers of steps of all samples of a `PackedSequence`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning import ops, planner
-from bppsa_lightning._replacement import Chain
+from bppsa_lightning._library import missing_recurrent_kernels
+from bppsa_lightning.chain import Chain
 from bppsa_lightning.recurrent import precision, support
-from bppsa_lightning.recurrent.config import Form
+from bppsa_lightning.recurrent.config import RecurrentConfig
 from bppsa_lightning.recurrent.packed import PackedScan, Scan, padded_steps
 
 
@@ -33,45 +35,61 @@ class RecurrentChain(Chain):
 
     def __init__(self, name: str, module: nn.RNNBase, algorithm: str = "auto") -> None:
         super().__init__(name, module, algorithm)
-        self.form = Form.of(module)
-        self.cell = self.form.cell_name
-        self.stack = self.form.stack
-        self._left: tuple[torch.Size, str] | None = None
+        self.config = RecurrentConfig.of(module)
+        self.cell = self.config.cell.label
+        self.stack = self.config.stack
+        # Of the last input that PyTorch is faster for.
+        self._fallback_shape: torch.Size | None = None
+        self._fallback_reason = ""
 
     def __call__(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, Tensor] | None = None
     ) -> Any:
         # First what costs least: such a call is short, and often like the one before it.
-        if (
-            not torch.compiler.is_compiling()
-            and self._left is not None
-            and input.__class__ is Tensor
-            and input.shape == self._left[0]
-            and input.is_cpu
-        ):
-            self.handed_over += 1
-            self.reason = self._left[1]
+        if self._is_known_fallback(input):
+            self.fallback_calls += 1
+            self.reason = self.last_fallback = self._fallback_reason
             return type(self.module).forward(self.module, input, hx)
-        reason = self._why_slower(input)
+        request = self._request(input)
+        reason = None if request is None else planner.fallback_reason(request)
         if reason is not None and isinstance(input, Tensor) and input.is_cpu:
-            self._left = (input.shape, reason)
+            self._fallback_shape, self._fallback_reason = input.shape, reason
         if reason is None:
             weights, states = self._weights(), self._states(hx)
-            reason = support.of_call(self.form, self.module, input, states, weights)
-        self.count(reason)
+            reason = support.unsupported_call(self.config, self.module, input, states, weights)
+        self.record_call(reason)
         if reason is not None:
             return type(self.module).forward(self.module, input, hx)
-        T, B = self._steps_and_batch(input)
-        self.shape, self.device = (T, B, self.form.hidden), weights[0].device
+        # Under torch.compile sizes may be symbols: the operator plans where they have values.
+        self._plan = plan = None if request is None else planner.plan(request)
+        self.shape = (*self._steps_and_batch(input), self.config.hidden_size)
+        self.device = weights[0].device
         if isinstance(input, PackedSequence):
-            return self._packed(input, states, weights)
-        return self._dense(input, states, weights)
+            return self._packed(input, states, weights, plan)
+        return self._dense(input, states, weights, plan)
+
+    def _is_known_fallback(self, input: Any) -> bool:
+        return (
+            not torch.compiler.is_compiling()
+            and self._fallback_shape is not None
+            and input.__class__ is Tensor
+            and input.shape == self._fallback_shape
+            and input.is_cpu
+        )
+
+    @property
+    def plan(self) -> planner.Plan | None:
+        """The last call's; of a compiled one, which kept none, the one for its sizes."""
+        if self._plan is None and self.shape is not None:
+            T, B, _ = map(int, self.shape)
+            return planner.plan(self._request_of(T, B, self.device))
+        return self._plan
 
     def _weights(self) -> Sequence[Any]:
         """The weights of this call: functional_call and parametrizations swap them."""
         parameters = self.module._parameters
         try:
-            return [parameters[name] for name in self.form.names]
+            return [parameters[name] for name in self.config.names]
         except KeyError:
             self.module._update_flat_weights()
             return self.module._flat_weights
@@ -80,7 +98,7 @@ class RecurrentChain(Chain):
         """(h0,), (h0, c0), () for zeros, or (None,) for what is none of these."""
         if hx is None:
             return ()
-        if len(self.form.state_sizes) == 1:
+        if len(self.config.state_sizes) == 1:
             return (hx,)
         return tuple(hx) if isinstance(hx, tuple | list) and len(hx) == 2 else (None,)
 
@@ -93,56 +111,66 @@ class RecurrentChain(Chain):
         T, B = input.shape[:2]
         return (B, T) if self.module.batch_first else (T, B)
 
-    def _why_slower(self, input: Any) -> str | None:
+    def _request(self, input: Any) -> planner.Request | None:
+        """What the planner is asked for a call; None where its sizes are unknown or wrong."""
         if torch.compiler.is_compiling():  # sizes may be symbols there, and have no cost
             return None
         data = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(data, Tensor) or not 2 <= data.dim() <= 3:
             return None
-        form, device = self.form, data.device
+        on_cuda = data.device.type == "cuda"
+        if on_cuda and missing_recurrent_kernels(data.device):
+            return None
         T, B = self._steps_and_batch(input)
-        spread = None
+        request = self._request_of(T, B, data.device)
+        if on_cuda:
+            request = request._replace(dtype=precision.of_pytorch(data))
         if isinstance(input, PackedSequence) and B and data.shape[0] != T * B:
-            steps = padded_steps(input.batch_sizes) if device.type == "cuda" else T
-            spread = (data.shape[0], steps)
-        if device.type != "cuda":
-            return planner.hand_over(form.cell, T, B, form.hidden, device, spread=spread)
-        return ops.recurrent_kernels_missing(device) or planner.hand_over(
-            form.cell, T, B, form.hidden, device, form.input_size, form.layers, form.directions,
-            precision.of_pytorch(data), form.state if form.projected else 0, spread,
+            steps = padded_steps(input.batch_sizes) if on_cuda else T
+            request = request._replace(total_steps=data.shape[0], padded_steps=steps)
+        return request
+
+    def _request_of(self, T: int, B: int, device: torch.device) -> planner.Request:
+        c = self.config
+        return planner.Request(
+            c.cell.name, T, B, c.hidden_size, device, self._algorithm, None, c.input_size,
+            c.output_size if c.projected else 0, c.layers, c.directions,
         )  # fmt: skip
 
-    def plan(self) -> planner.Plan | None:
-        """The plan of the last call's shape, or None before the first."""
-        if self.shape is None:
-            return None
-        return planner.choose_recurrent(self.form.cell, *self.shape, self.device, self.algorithm)
-
     def _dense(
-        self, input: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]
+        self,
+        input: Tensor,
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        plan: planner.Plan | None,
     ) -> tuple[Tensor, Any]:
+        scan = partial(self._scan, plan=plan)
         if input.dim() == 2:
             states = [state.unsqueeze(1) for state in states]
-            output, last = self._layers(input.unsqueeze(1), states, weights, self._scan, False)
+            output, last = self._layers(input.unsqueeze(1), states, weights, scan, False)
             return output.squeeze(1), self._as_hx([state.squeeze(1) for state in last])
         batch_first = self.module.batch_first
         x = input.transpose(0, 1) if batch_first else input
-        output, last = self._layers(x, states, weights, self._scan, False)
+        output, last = self._layers(x, states, weights, scan, False)
         return output.transpose(0, 1) if batch_first else output, self._as_hx(last)
 
     def _packed(
-        self, input: PackedSequence, states: Sequence[Tensor], weights: Sequence[Tensor]
+        self,
+        input: PackedSequence,
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        plan: planner.Plan | None,
     ) -> tuple[PackedSequence, Any]:
         data, batch_sizes, sorted_indices, unsorted_indices = input
         if sorted_indices is not None:
             states = [state.index_select(1, sorted_indices) for state in states]
         T, B = len(batch_sizes), int(batch_sizes[0])
         if len(data) == T * B:  # all of one length: packed data is an ordinary tensor
-            x = data.view(T, B, -1)
-            output, last = self._layers(x, states, weights, self._scan, True)
+            x, same = data.view(T, B, -1), partial(self._scan, plan=plan)
+            output, last = self._layers(x, states, weights, same, True)
             output = output.flatten(0, 1)
-        else:
-            scan = PackedScan(self._scan, self.form, batch_sizes, data.device)
+        else:  # in padded tensors of several sizes, a plan each
+            scan = PackedScan(self._scan, self.config, batch_sizes, data.device)
             output, last = self._layers(data, states, weights, scan, True)
         if unsorted_indices is not None:
             last = [state.index_select(1, unsorted_indices) for state in last]
@@ -158,24 +186,24 @@ class RecurrentChain(Chain):
         packed: bool,
     ) -> tuple[Tensor, list[Tensor]]:
         """All layers: x (..., I), states (L, B, P or H) -> output (..., D*P), last states alike."""
-        form, rounded = self.form, precision.results(self.form, x, states, packed)
+        config, rounded = self.config, precision.results(self.config, x, states, packed)
         if rounded is not None:
             wide = precision.computed(x)
             x, weights = x.to(wide), [w.to(wide) for w in weights]
             states = [state.to(wide) for state in states]
-        each, firsts = form.weights_a_scan, [state.unbind(0) for state in states]
+        each, firsts = config.weights_per_direction, [state.unbind(0) for state in states]
         p = self.module.dropout if self.module.training else 0.0
         lasts: list[Sequence[Tensor]] = []
-        for layer in range(form.layers):
+        for layer in range(config.layers):
             outputs = []
-            for direction in range(form.directions):
+            for direction in range(config.directions):
                 k = len(lasts)
                 first, own = [f[k] for f in firsts], weights[each * k : each * (k + 1)]
                 output, *last = scan(x, first, own, direction == 1)
                 outputs.append(output)
                 lasts.append(last)
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
-            if p and layer + 1 < form.layers:
+            if p and layer + 1 < config.layers:
                 x = dropout(x, p)
         last = [_stacked(states) for states in zip(*lasts, strict=True)]
         if rounded is None:
@@ -183,17 +211,22 @@ class RecurrentChain(Chain):
         return x.to(rounded[0]), [s.to(dtype) for s, dtype in zip(last, rounded, strict=False)]
 
     def _scan(
-        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], reverse: bool
+        self,
+        x: Tensor,
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        reverse: bool,
+        plan: planner.Plan | None = None,
     ) -> tuple[Tensor, ...]:
         """One direction of one layer: x (T, B, I) -> output (T, B, P), h_n (B, P), c_n (B, H)."""
-        form = self.form
+        config = self.config
         w_ih, w_hh = weights[:2]
-        b_ih, b_hh = weights[2:4] if form.bias else (None, None)
-        w_hr = weights[-1] if form.projected else None
+        b_ih, b_hh = weights[2:4] if config.bias else (None, None)
+        w_hr = weights[-1] if config.projected else None
         h0, c0 = (*states, None, None)[:2]
-        tensors = (x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)
-        output = ops.run_layer(form.cell, tensors, reverse, self.algorithm)
-        return output if form.kind == "LSTM" else output[:2]
+        operands = ops.Operands(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)
+        output = ops.run_layer(config.cell.name, operands, reverse, self._algorithm, plan)
+        return output if config.cell.has_c else output[:2]
 
     def _as_hx(self, states: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         return states[0] if len(states) == 1 else tuple(states)

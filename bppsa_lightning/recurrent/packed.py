@@ -29,7 +29,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from bppsa_lightning.recurrent.config import Form
+from bppsa_lightning._cells import Cell
+from bppsa_lightning.recurrent.config import RecurrentConfig
 
 # x, initial states, weights, reverse -> output and last states: one direction of one layer.
 Scan = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor], bool], tuple[Tensor, ...]]
@@ -37,10 +38,10 @@ Scan = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor], bool], tuple[Tensor
 Array = npt.NDArray[np.int64]
 
 # Padded rows for each row of data above which samples are padded in groups of similar length.
-_WASTE = 4
+MAX_PADDING_RATIO = 4
 
 # Far beyond what a gate gets from weights; the products with it stay in float32's range.
-_HOLD = 1e18
+_FREEZING = 1e18
 
 
 class PackedScan:
@@ -48,25 +49,28 @@ class PackedScan:
 
     Args:
         scan: of x (T, B, F).
-        form: of the module.
+        config: of the module.
         batch_sizes: (T,) int64 on the CPU, falling: as in a PackedSequence.
         device: of the data.
     """
 
-    def __init__(self, scan: Scan, form: Form, batch_sizes: Tensor, device: torch.device) -> None:
-        self._scan, self._form = scan, form
+    def __init__(
+        self, scan: Scan, config: RecurrentConfig, batch_sizes: Tensor, device: torch.device
+    ) -> None:
+        self._scan, self._cell = scan, config.cell
         self._batch_sizes, self._device = batch_sizes.numpy(), device
         self._lengths = _lengths(self._batch_sizes)
         self._rows = self._in_groups(_of_similar_length)
-        relu, waits = form.cell == "rnn_relu", _waits_for(device)
-        self._asks, self._holds = relu and not waits, form.kind == "LSTM" or (relu and waits)
+        relu, syncs = config.cell.name == "rnn_relu", check_syncs(device)
+        self._checks_overflow = relu and not syncs
+        self._freezes_padding = config.cell.has_c or (relu and syncs)
 
     def __call__(
         self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], reverse: bool
     ) -> tuple[Tensor, ...]:
         padded, *cells = self._padded(self._rows, x, states, weights, reverse)
         rows = self._rows
-        if self._asks and not padded.detach().sum().isfinite():
+        if self._checks_overflow and not padded.detach().sum().isfinite():
             rows = self._in_groups(_of_equal_length)
             padded, *cells = self._padded(rows, x, states, weights, reverse)
         output = _Gather.apply(padded, rows.of(reverse))
@@ -85,11 +89,11 @@ class PackedScan:
         reverse: bool,
     ) -> list[Tensor]:
         """The groups' outputs (R, P), and an LSTM's c_n (B, H)."""
-        if self._holds:
-            w_ih = _with_hold(weights[0], self._form.cell)
+        if self._freezes_padding:
+            w_ih = with_frozen_padding(weights[0], self._cell)
             x, weights = pad(x, (0, 1)), [w_ih, *weights[1:]]
         padded = x.new_zeros(rows.total, x.shape[1])
-        if self._holds:
+        if self._freezes_padding:
             padded[:, -1] = 1
         blocks = padded.index_copy_(0, rows.of(reverse), x).split(rows.sizes)
         parts = [state.split(rows.samples) for state in states]
@@ -183,19 +187,19 @@ def padded_steps(batch_sizes: Tensor) -> int:
     return int(lengths[_of_similar_length(lengths.tolist())].sum())
 
 
-def _waits_for(device: torch.device) -> bool:
+def check_syncs(device: torch.device) -> bool:
     """Whether a look at a result would make the host wait."""
     return device.type == "cuda"
 
 
 def _moved(rows: Array, device: torch.device) -> Tensor:
     """On a device, without waiting for it."""
-    found = torch.from_numpy(rows)
+    places = torch.from_numpy(rows)
     if device.type == "cpu":
-        return found
+        return places
     if device.type != "cuda":
-        return found.to(device)
-    return found.pin_memory().to(device, non_blocking=True)
+        return places.to(device)
+    return places.pin_memory().to(device, non_blocking=True)
 
 
 def _lengths(batch_sizes: Array) -> Array:
@@ -206,7 +210,7 @@ def _lengths(batch_sizes: Array) -> Array:
 
 def _of_similar_length(lengths: list[int]) -> list[int]:
     """Where groups start: one for all, or each of samples at least half as long as its first."""
-    if lengths[0] * len(lengths) <= _WASTE * sum(lengths):
+    if lengths[0] * len(lengths) <= MAX_PADDING_RATIO * sum(lengths):
         return [0]
     starts = [0]
     for sample, length in enumerate(lengths):
@@ -219,13 +223,13 @@ def _of_equal_length(lengths: list[int]) -> list[int]:
     return [b for b, length in enumerate(lengths) if not b or length != lengths[b - 1]]
 
 
-def _with_hold(w_ih: Tensor, cell: str) -> Tensor:
+def with_frozen_padding(w_ih: Tensor, cell: Cell) -> Tensor:
     """w_ih (G*H, F) with one more column, under which an LSTM's c, or a relu's 0, stands still."""
     column = w_ih.new_zeros(len(w_ih), 1)
-    if cell == "lstm":
-        H = len(w_ih) // 4
-        column[:H] = -_HOLD
-        column[H : 2 * H] = _HOLD
+    if cell.has_c:
+        H = len(w_ih) // cell.gates
+        column[:H] = -_FREEZING
+        column[H : 2 * H] = _FREEZING
     else:
         column.fill_(torch.finfo(w_ih.dtype).min)
     return torch.cat([w_ih, column], 1)

@@ -1,4 +1,4 @@
-"""In which dtype a recurrence is computed here, and which one PyTorch's own result would have.
+"""Compute dtype, and the dtype PyTorch would return.
 
 16-bit results are those of a float32 recurrence, rounded once: more exact than PyTorch's.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bppsa_lightning.recurrent.config import Form
+from bppsa_lightning.recurrent.config import RecurrentConfig
 
 _WIDENED = (torch.bfloat16, torch.float16)
 
@@ -29,7 +29,7 @@ def of_pytorch(input: Tensor) -> torch.dtype:
 
 
 def results(
-    form: Form, input: Tensor, states: Sequence[Tensor], packed: bool
+    config: RecurrentConfig, input: Tensor, states: Sequence[Tensor], packed: bool
 ) -> tuple[torch.dtype, torch.dtype] | None:
     """PyTorch's dtypes of (output and h_n, c_n); None if they are the input's, as it is computed.
 
@@ -37,7 +37,7 @@ def results(
     the state's own dtype takes part in the result's. On CUDA all is 16 bits, and cuDNN's float16.
 
     Args:
-        form: of the module.
+        config: of the module.
         input: the data. states: (h0,), (h0, c0) or (). packed: whether `input` was packed.
     """
     device, dtype = input.device, input.dtype
@@ -47,11 +47,11 @@ def results(
         return (dtype, dtype) if dtype in _WIDENED else None
     low = _lowered(input)
     held = torch.promote_types(low, states[-1].dtype if states else dtype)
-    if form.kind == "RNN" or device.type == "cuda":
+    if config.cell.kind == "RNN" or device.type == "cuda":
         return low, low
-    if form.kind == "GRU":
+    if config.cell.kind == "GRU":
         return held, held
-    if form.projected:
+    if config.projected:
         return low, held
     return (low, low) if not packed and _by_onednn(input) else (held, held)
 

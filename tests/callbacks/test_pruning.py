@@ -3,6 +3,8 @@
 The judge is Lightning's own ModelPruning with the same settings.
 """
 
+import functools
+
 import lightning.pytorch as pl
 import pytest
 import torch
@@ -16,11 +18,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import bppsa_lightning as bl
 from bppsa_lightning import pruned
 from bppsa_lightning.planner import pruned as cost
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
-]
 
 
 @pytest.fixture(autouse=True)
@@ -127,16 +124,25 @@ HOW = {
 }  # fmt: skip
 
 
+def settings_of(how):
+    # Lightning's copy for the lottery ticket is made before the model is of float64.
+    return {"gradient_clip_val": 1.0, "precision": "32-true" if "ticket" in how else "64-true"}
+
+
+@functools.cache
+def stock_training(how, optimizer):
+    """Under ModelPruning and Lightning's own strategy, made once for all who compare with it."""
+    return fit(as_stock(**HOW[how]), model=seeded(optimizer), **settings_of(how))
+
+
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize("strategy", ["auto", "bppsa"])
 @pytest.mark.parametrize("how", HOW)
 def test_it_is_the_training_of_model_pruning(how, strategy, optimizer):
-    # Lightning's copy for the lottery ticket is made before the model is of float64.
-    precision, tolerance = ("32-true", 1e-3) if "ticket" in how else ("64-true", 1e-9)
-    settings = {"gradient_clip_val": 1.0, "precision": precision}
-    stock = fit(as_stock(**HOW[how]), model=seeded(optimizer), **settings)
+    tolerance = 1e-3 if "ticket" in how else 1e-9
+    stock = stock_training(how, optimizer)
     callback = bl.SparseJacobianPruning(**HOW[how])
-    ours = fit(callback, strategy=strategy, model=seeded(optimizer), **settings)
+    ours = fit(callback, strategy=strategy, model=seeded(optimizer), **settings_of(how))
     assert ours.losses == pytest.approx(stock.losses, rel=tolerance)
     assert ours.sparse[-1] == 3 and not stock.sparse[-1]
     assert density(ours) == density(stock) < 1

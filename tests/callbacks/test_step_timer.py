@@ -17,11 +17,7 @@ PARTS = {"forward", "backward", "optimizer", "rest"}
 FIGURES = PARTS | {"step", "data"}
 NAMES = {f"seconds/{figure}" for figure in FIGURES | {"elapsed"}}
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
-    pytest.mark.parametrize("strategy", ["auto", "bppsa"]),
-]
+pytestmark = pytest.mark.parametrize("strategy", ["auto", "bppsa"])
 
 
 def assert_consistent(timer, steps, backward=True):
@@ -279,6 +275,7 @@ def test_on_cuda_steps_that_the_device_is_done_with_are_read_without_waiting(mon
 
 @pytest.mark.parametrize("accelerator", [pytest.param("gpu", marks=needs_gpu)])
 @pytest.mark.parametrize("size", [64, 2048])
+@pytest.mark.usefixtures("accelerate_everything")
 def test_on_cuda_the_parts_are_the_devices_time(size, accelerator, strategy):
     class Products(Classifier):
         def loss(self, batch):

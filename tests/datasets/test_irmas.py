@@ -553,7 +553,6 @@ class Classifier(LightningModule):
         return torch.optim.Adam(self.parameters())
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec")
 @pytest.mark.parametrize("strategy", ["bppsa", "auto"])
 def test_trainer_runs_and_the_checkpoint_brings_the_settings_back(corpus, tmp_path, strategy):
     data = IRMASDataModule(corpus, cache_dir=corpus / "cache", seed=3)

@@ -372,14 +372,17 @@ def test_copies_pickles_and_detaching():
     assert_same(gradients(ours, x), wanted, 1e-13)
 
 
-def test_an_output_changed_in_place_is_noticed():
-    model = nn.Sequential(nn.Linear(3, 3), nn.Identity(), nn.Tanh())
-    bl.attach(model, "linear")
-    x = torch.randn(2, 3, requires_grad=True)
-    y = model(x)
-    F.relu_(y)
-    y.sum().backward()
-    assert x.grad is not None
+def test_an_output_changed_in_place_has_the_gradient_of_the_change():
+    """A chain keeps its states for itself; PyTorch's layer keeps its output, and refuses."""
+    stock = nn.Sequential(nn.Linear(3, 3), nn.Identity(), nn.Tanh())
+    ours = copy.deepcopy(stock)
+    (chain,) = bl.attach(ours, "linear")
+    x = torch.linspace(-1, 1, 6).view(2, 3).requires_grad_()
+    (wanted,) = torch.autograd.grad(F.relu(stock(x)).sum(), x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        F.relu_(stock(x)).sum().backward()
+    (found,) = torch.autograd.grad(F.relu_(ours(x)).sum(), x)
+    assert relative_error(found, wanted) < 1e-6 and wanted.any() and chain.calls == 1
 
 
 class Digits(pl.LightningModule):

@@ -12,7 +12,6 @@ import pytest
 import torch
 from support.cases import DEVICES, DTYPES, SHAPES, plans, relative_error
 from support.emulation import compiled, name_of, numbers, pointers
-from support.helpers import lower_levels, run_at_level
 
 import bppsa_lightning as bl
 from bppsa_lightning import planner
@@ -302,19 +301,6 @@ def test_threads_do_not_change_the_bits():
             assert all(torch.equal(scan(decay, grad, *p), w) for p, w in zip(plans, wanted))
     finally:
         torch.set_num_threads(threads)
-
-
-_LEVEL_SCRIPT = """
-import ops.test_diagonal_scan as tests
-for shape in tests.MANY[-4:]:
-    for dtype in (tests.torch.float32, tests.torch.bfloat16):
-        tests.test_every_plan_and_layout_equals_the_oracle(shape, dtype, "cpu")
-"""
-
-
-@lower_levels
-def test_lower_instruction_sets_give_the_same_results(level):
-    run_at_level(level, _LEVEL_SCRIPT)
 
 
 # --- planner ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from support.cases import plans, relative_error
-from support.helpers import assert_close, assert_identical, lower_levels, run_at_level
+from support.helpers import assert_close, assert_identical
 from support.recurrent_layers import (
     ALGORITHMS,
     CELLS,
@@ -203,32 +203,6 @@ def test_a_gradient_that_is_one_number_everywhere(cell, algorithm):
         incoming = {"output": incoming}
         wanted = results(true, cell, tensors, incoming)
         assert_close(results(ours, cell, tensors, incoming, algorithm=algorithm), wanted, EXACT)
-
-
-_SCRIPT = """
-import torch
-from support.helpers import assert_close
-from support.recurrent_layers import ALGORITHMS, CELLS, cotangents, draw, ours, results, true
-from bppsa_lightning import planner
-for cell in CELLS.values():
-    for size in ((7, 5, 3, 4), (12, 5, 7, 33), (3, 70, 3, 8)):
-        for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 2e-5)):
-            wide = draw(cell, size)
-            tensors = draw(cell, size, dtype)
-            wanted = results(true, cell, wide, cotangents(cell, wide))
-            for keep in (1, 2):
-                planner.keep = lambda *_: keep
-                for algorithm in ALGORITHMS:
-                    incoming = cotangents(cell, tensors)
-                    found = results(ours, cell, tensors, incoming, algorithm=algorithm)
-                    wanted = {name: t.to(dtype) for name, t in wanted.items()}
-                    assert_close(found, wanted, tolerance)
-"""
-
-
-@lower_levels
-def test_lower_instruction_sets_give_the_same_results(level):
-    run_at_level(level, _SCRIPT)
 
 
 # --- float32 --------------------------------------------------------------------------------

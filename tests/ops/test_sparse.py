@@ -6,7 +6,6 @@ The judge is the dense layer of PyTorch in float64, its weight multiplied by the
 import pytest
 import torch
 from support.cases import relative_error
-from support.helpers import lower_levels, run_at_level
 from torch.nn import functional as F
 
 from bppsa_lightning.ops import (
@@ -315,26 +314,6 @@ def test_float32_is_as_exact_as_pytorch():
         errors[name] = [relative_error(a, b) for a, b in zip(found, wanted)]
     for ours, stock in zip(errors["ours"], errors["stock"]):
         assert ours <= 2 * stock + 1e-7, errors
-
-
-_LEVEL_SCRIPT = """
-import ops.test_sparse as tests
-for name in ("vgg", "odd", "strided", "dilated, strided", "one sample"):
-    for dtype in tests.DTYPES:
-        case = tests.CONVOLUTIONS[name]
-        tests.test_results_and_gradients_are_those_of_the_dense_layer(case, dtype)
-        if name in ("odd", "strided"):
-            tests.test_followed_by_relu_and_pooling(case, dtype, True, False)
-            tests.test_followed_by_relu_and_pooling(case, dtype, True, True)
-            tests.test_ties_and_numbers_that_are_none_go_where_pytorch_sends_them(
-                19, dtype, True, True
-            )
-"""
-
-
-@lower_levels
-def test_lower_instruction_sets_give_the_same_results(level):
-    run_at_level(level, _LEVEL_SCRIPT)
 
 
 MASK = mask_of((4, 3, 3, 3), 0.3)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.cases import chain, relative_error
 
 from bppsa_lightning import planner
 from bppsa_lightning.planner import Machine, Plan, choose, dense, estimate, gpu, recurrent
+from bppsa_lightning.reference import reverse_scan
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-# Before conftest.py puts others in their places.
-stock_is_faster, why_cudnn = recurrent._stock_is_faster, recurrent._why_cudnn
 RECORD = Path(__file__).parents[2] / gpu.RECORD
 ROWS = json.loads(RECORD.read_text())["rows"]
 CELLS = ("rnn_tanh", "rnn_relu", "gru", "lstm")
@@ -30,11 +30,10 @@ def test_every_plan_can_be_carried_out(T, B, H, algorithm):
     assert plan.seconds >= 0 and plan.reason
     assert (plan.chunk >= 1) == (plan.algorithm == "chunked")
     assert 0 <= plan.levels <= planner.max_levels(T)
-    jac_t, grad = (
-        torch.zeros(min(T, 70), min(B, 2), 3, 3),
-        torch.zeros(min(T, 70) + 1, min(B, 2), 3),
-    )
-    torch.ops.bppsa.reverse_scan(jac_t, grad, plan.algorithm, plan.chunk, plan.levels, False)
+    jac_t, grad = chain(min(T, 1000), min(B, 2), 3)
+    levels = min(plan.levels, planner.max_levels(len(jac_t)))
+    found = torch.ops.bppsa.reverse_scan(jac_t, grad, plan.algorithm, plan.chunk, levels, False)
+    assert relative_error(found, reverse_scan(jac_t, grad)) < 1e-12
 
 
 def test_depth_is_that_of_the_table():
@@ -65,8 +64,7 @@ def test_levels_ask_for_a_tree_and_asked_for_chunks_are_composed():
         assert T / choose(T, 2, 3, CPU, "chunked").chunk >= 4
 
 
-def test_calls_that_are_left_to_pytorch_are_those_that_were_slower(monkeypatch):
-    monkeypatch.setattr(recurrent, "_stock_is_faster", stock_is_faster)
+def test_calls_that_are_left_to_pytorch_are_those_that_were_slower():
     for cell, T, B, H in (
         ("rnn_tanh", 1, 16, 20),
         ("gru", 1, 1, 64),
@@ -79,9 +77,8 @@ def test_calls_that_are_left_to_pytorch_are_those_that_were_slower(monkeypatch):
             assert planner.hand_over(cell, T, B, H, CPU) is None
 
 
-def test_the_record_of_different_lengths_is_of_the_calls_that_are_scanned_now(monkeypatch):
+def test_the_record_of_different_lengths_is_of_the_calls_that_are_scanned_now():
     """And none of them was slower than stock, but for what a measurement scatters."""
-    monkeypatch.setattr(recurrent, "_stock_is_faster", stock_is_faster)
     path = Path(__file__).parents[2] / "experiments" / "records" / "packed_recurrent_cpu.json"
     for row in json.loads(path.read_text())["rows"]:
         T, B, N = row["T"], row["B"], row["N"]
@@ -92,9 +89,8 @@ def test_the_record_of_different_lengths_is_of_the_calls_that_are_scanned_now(mo
         assert not scanned or row["ratio"] > 0.98, row
 
 
-def test_short_calls_of_different_lengths_are_left_to_pytorch(monkeypatch):
+def test_short_calls_of_different_lengths_are_left_to_pytorch():
     """Their rows are moved to padded tensors and back, which takes longer than a few steps do."""
-    monkeypatch.setattr(recurrent, "_stock_is_faster", stock_is_faster)
 
     def left(cell, T, N):
         return planner.hand_over(cell, T, 8, 20, CPU, spread=(N, T))
@@ -177,7 +173,6 @@ def test_plans_on_cuda_can_be_carried_out(cell, monkeypatch):
 
 
 def test_what_was_not_measured_beside_cudnn_goes_to_it(monkeypatch, all_measured):
-    monkeypatch.setattr(recurrent, "_why_cudnn", why_cudnn)
     monkeypatch.setattr(recurrent, "_gpu", lambda device: (132, True))
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
 

@@ -18,7 +18,6 @@ from bppsa_lightning.ops import recurrent as operators
 from bppsa_lightning.planner import gpu, recurrent
 from bppsa_lightning.recurrent.packed import padded_steps
 
-why_cudnn = recurrent._why_cudnn  # before conftest.py puts another in its place
 kernels_missing = operators._cuda_kernels_missing
 PYTORCH = ("rnn_tanh", "rnn_relu", "gru", "lstm")
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer:UserWarning")
@@ -29,7 +28,6 @@ def a_gpu(monkeypatch):
     """An H200 with cuDNN, for tensors without data; what PyTorch computes there is nothing."""
     nothing = SimpleNamespace(**{f: lambda *_: (None, None, None) for f in PYTORCH})
     monkeypatch.setattr(rnn_module, "_VF", nothing)
-    monkeypatch.setattr(recurrent, "_why_cudnn", why_cudnn)
     monkeypatch.setattr(recurrent, "_gpu", lambda device: (132, True))
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
     monkeypatch.setattr(operators, "_cuda_kernels_missing", lambda device: None)

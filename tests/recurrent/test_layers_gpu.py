@@ -31,6 +31,7 @@ from bppsa_lightning import planner
 
 pytestmark = [
     *needs_gpu,
+    pytest.mark.usefixtures("accelerate_everything"),
     pytest.mark.filterwarnings("ignore:RNN module weights are not part:UserWarning"),
     pytest.mark.filterwarnings("ignore:dropout option adds dropout after all:UserWarning"),
 ]

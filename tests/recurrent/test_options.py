@@ -22,6 +22,8 @@ from bppsa_lightning.recurrent import packed
 
 EXACT = 1e-10
 
+pytestmark = pytest.mark.usefixtures("accelerate_everything")
+
 CELLS = {
     "RNN-tanh": (nn.RNN, {"nonlinearity": "tanh"}),
     "RNN-relu": (nn.RNN, {"nonlinearity": "relu"}),
@@ -205,6 +207,7 @@ def scanned(module, algorithm="auto"):
 
 
 def assert_scanned(module, calls=1):
+    assert attached(module)
     for chain in attached(module):
         assert (chain.calls, chain.handed_over) == (calls, 0), chain.reason
 

@@ -3,16 +3,13 @@
 T steps, B batch, H state, I input.
 """
 
-import subprocess
-import sys
-from pathlib import Path
+import functools
 
 import lightning.pytorch as pl
-import pytest
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
-from support.cases import relative_error, with_capability
+from support.cases import relative_error
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -52,25 +49,6 @@ def weights(module):
 def is_attached(module):
     """Whether a recurrent module is in scan mode."""
     return isinstance(module.__dict__.get("forward"), bl.Chain)
-
-
-lower_levels = pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
-
-
-def run_at_level(level, script):
-    """Runs Python code, for which tests/ is on the path, with the kernels of an instruction set."""
-    here = bl.ops.cpu_capability().replace("_", "-")
-    if not here.startswith("x86"):
-        pytest.skip("not an x86-64 machine")
-    if here < level:
-        pytest.skip(f"this machine is below {level}")
-    first = f"""
-import sys, bppsa_lightning as bl
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-assert bl.ops.cpu_capability() == {level.replace("-", "_")!r}, bl.ops.cpu_capability()
-"""
-    command = [sys.executable, "-c", first + script]
-    subprocess.run(command, check=True, env=with_capability(level))
 
 
 class Classifier(pl.LightningModule):
@@ -133,6 +111,16 @@ def fit(strategy, model=Classifier, seed=0, loader=None, **settings):
     module = model()
     trainer(strategy, **settings).fit(module, data() if loader is None else loader)
     return module
+
+
+def stock_training(model=Classifier, **settings):
+    """The training under Lightning's own strategy, made once for all who compare with it."""
+    return _stock_training(model, tuple(sorted(settings.items())))
+
+
+@functools.cache
+def _stock_training(model, settings):
+    return fit("auto", model, **dict(settings))
 
 
 class Memory(Logger):

@@ -1,7 +1,7 @@
 """Recurrent layers on CUDA: the fastest plan, and whether cuDNN is faster than all of them.
 
 An estimate is a sum of terms in the layer's sizes (`walk_terms`, `chunk_terms`) with coefficients
-in seconds; measured.json holds them, fitted by experiments/fit_planner.py to the record it names,
+in seconds; data/h200.json holds them, fitted by experiments/fit_planner.py to the record it names,
 which was measured on the GPU it names. On another GPU the number of multiprocessors is its own.
 
     walk       a launch, T steps in sequence, and T * B times what each sample adds
@@ -19,14 +19,25 @@ T steps, B batch, I input, H state, C chunk.
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bppsa_lightning.planner.dense import MAX_CHUNK
-from bppsa_lightning.planner.plan import Plan, max_levels
+from bppsa_lightning._cells import CELLS
+from bppsa_lightning.planner.cost_dense import MAX_CHUNK
+from bppsa_lightning.planner.plan import (
+    Plan,
+    ceil_div,
+    cheapest,
+    chunked_plans,
+    max_levels,
+    units,
+)
+from bppsa_lightning.planner.request import Request
 
-_FIT: dict[str, Any] = json.loads(Path(__file__).with_name("measured.json").read_text())
+DATA = Path(__file__).parent / "data" / "h200.json"
+_FIT: dict[str, Any] = json.loads(DATA.read_text())
 RECORD, GPU = str(_FIT["record"]), str(_FIT["gpu"])
 
 # Of csrc/cuda/recurrent: the largest H whose chunks are composed; threads of a composing block; the
@@ -39,7 +50,6 @@ MOST_RESIDENT, MOST_RESIDENT_ALONE = 256, 128
 # One product of a chunked scan was measured at this H.
 _FITTED_H = 20
 
-_GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 # Multiply-adds a second of the products for inputs and parameters; reasoned, not measured: a plain
 # tiled kernel on our side, cuBLAS at its best on the other.
 _OUR_PRODUCTS, _STOCK_PRODUCTS = 5e12, 2e13
@@ -54,7 +64,7 @@ _MOST_PRODUCTS = 1 << 28
 
 def kind(cell: str) -> str:
     """The measured cell that stands for `cell`: both RNNs take the same time."""
-    return cell.split("_")[0]
+    return CELLS[cell].kind.lower()
 
 
 def walk_terms(T: int, B: int) -> tuple[float, ...]:
@@ -65,10 +75,10 @@ def chunk_terms(
     T: int, B: int, H: int, chunk: int, states: int, resident: int, processors: int
 ) -> tuple[float, ...]:
     """`states`: vectors of H numbers in the state. `resident`: blocks on one multiprocessor."""
-    inner = max(-(-T // chunk) - 2, 0)
+    inner = max(ceil_div(T, chunk) - 2, 0)
     lanes = B + inner * B * (states * H + 1)
-    blocks = math.ceil(lanes / _LANES)
-    turns = math.ceil(math.ceil(blocks / processors) / resident)
+    blocks = ceil_div(lanes, _LANES)
+    turns = ceil_div(ceil_div(blocks, processors), resident)
     return (1.0, chunk * turns, chunk * blocks / processors, float(inner), float(T) * B)
 
 
@@ -79,7 +89,7 @@ def chunks(T: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Layer:
+class CudaLayerSize:
     """One direction of one recurrent layer; multiprocessors of the GPU, and whether it clusters."""
 
     cell: str
@@ -104,7 +114,7 @@ class Layer:
     def backward(self, plan: Plan) -> float:
         """Seconds of the whole backward on the device, parameter gradients included."""
         if plan.algorithm == "chunked" and self.H <= MOST_COMPOSED and plan.chunk < self.T:
-            fit, states = self._fit, 2 if self.cell == "lstm" else 1
+            fit, states = self._fit, 1 + CELLS[self.cell].has_c
             terms = chunk_terms(
                 self.T, self.B, self.H, plan.chunk, states, fit["resident"], self.processors
             )
@@ -145,7 +155,7 @@ class Layer:
     def _walk(self, part: str) -> float:
         measured = self._fit["ours"]
         H = next((h for h in sorted(map(int, measured)) if h >= self.H), max(map(int, measured)))
-        turns = math.ceil(self.B / max(self._side_by_side(), 1))
+        turns = ceil_div(self.B, max(self._side_by_side(), 1))
         launch, step, sample = measured[str(H)][part]
         return float(launch + self.T * (turns * step + self.B * sample))
 
@@ -158,7 +168,7 @@ class Layer:
 
     def _input_products(self, count: int) -> float:
         """Multiply-adds of `count` products of all inputs, which were measured with I = 1."""
-        rows = _GATES[kind(self.cell)] * self.H
+        rows = CELLS[self.cell].gates * self.H
         return float(count) * self.T * self.B * rows * (self.I - 1)
 
     def _projections(self, count: int) -> float:
@@ -166,50 +176,54 @@ class Layer:
         return float(count) * self.projected * self.H * (self.T * self.B + 4 * self.H)
 
 
-def choose(layer: Layer, algorithm: str) -> Plan:
+def size_of(request: Request, processors: int, clusters: bool) -> CudaLayerSize:
+    """One direction of a requested layer, on a GPU with so many multiprocessors."""
+    T, B, H, I, P = request.T, request.B, request.H, request.I, request.P
+    return CudaLayerSize(request.cell, T, B, H, I, processors, clusters, P)
+
+
+def choose(layer: CudaLayerSize, algorithm: str) -> Plan:
     """The plan of a layer's backward; anything but "auto" is obeyed."""
-    linear = Plan("linear")
     if algorithm == "blelloch":
         # Its Jacobians are written out, and nobody measured when that pays: it has no estimate.
         return Plan("blelloch", levels=max_levels(layer.T), reason="as asked; not estimated")
-    chunked = [Plan("chunked", chunk=c) for c in chunks(layer.T) if _products_fit(layer, c)]
-    if algorithm == "chunked":
-        # At least four chunks: with two, nothing would be composed.
-        chunked = [p for p in chunked if 4 * p.chunk <= layer.T] or [
-            Plan("chunked", chunk=max(1, layer.T // 4))
-        ]
+    chunk_sizes = [c for c in chunks(layer.T) if _products_fit(layer, c)]
     composed = layer.H <= MOST_COMPOSED and layer.T > 0 and layer.B > 0
-    plans = [linear] if algorithm == "linear" else chunked
-    if algorithm == "auto":
-        plans = [linear, *(chunked if composed else [])]
-    costs = [layer.backward(plan) if layer.B else 0.0 for plan in plans]
-    best = min(range(len(plans)), key=costs.__getitem__)
-    if algorithm != "auto":
-        walks = algorithm == "chunked" and layer.H > MOST_COMPOSED
-        reason = (
-            f"as asked; walked, as chunks pay up to H = {MOST_COMPOSED}" if walks else "as asked"
-        )
-    else:
-        reason = _why(layer, plans, costs, best)
-    seconds = max(layer.least("backward"), costs[best])
-    return replace(plans[best], seconds=seconds, reason=reason)
+    plans = [Plan("linear")]
+    if algorithm == "chunked":
+        plans = chunked_plans(layer.T, chunk_sizes)
+    elif algorithm == "auto" and composed:
+        plans += [Plan("chunked", chunk=c) for c in chunk_sizes]
+
+    def cost(plan: Plan) -> float:
+        return layer.backward(plan) if layer.B else 0.0
+
+    plan = cheapest(plans, cost, _reason(layer, algorithm))
+    return replace(plan, seconds=max(layer.least("backward"), plan.seconds))
 
 
-def _products_fit(layer: Layer, chunk: int) -> bool:
+def _products_fit(layer: CudaLayerSize, chunk: int) -> bool:
     """Whether the products of all chunks fit the memory that they are given."""
-    N = layer.H * (2 if layer.cell == "lstm" else 1)
-    return layer.H > MOST_COMPOSED or -(-layer.T // chunk) * layer.B * N * (N + 1) <= _MOST_PRODUCTS
+    N = layer.H * (1 + CELLS[layer.cell].has_c)
+    products = ceil_div(layer.T, chunk) * layer.B * N * (N + 1)
+    return layer.H > MOST_COMPOSED or products <= _MOST_PRODUCTS
 
 
-def _why(layer: Layer, plans: list[Plan], costs: list[float], best: int) -> str:
-    rivals = [("cuDNN", layer.stock("backward"))]
-    other = "linear" if plans[best].algorithm == "chunked" else "chunked"
-    found = [c for p, c in zip(plans, costs, strict=True) if p.algorithm == other]
-    rivals += [(other, min(found))] if found else []
-    least = layer.least("backward")
-    ratios = ((name, max(least, s) / max(least, costs[best])) for name, s in rivals)
-    times = ", ".join(f"{name} {ratio:.1f}x" for name, ratio in ratios)
-    return f"{layer.processors} multiprocessors: {times} as long, estimated ({_source()})"
+def _reason(layer: CudaLayerSize, algorithm: str) -> Callable[[Plan, dict[str, float]], str]:
+    def reason(plan: Plan, rivals: dict[str, float]) -> str:
+        if algorithm == "chunked" and layer.H > MOST_COMPOSED:
+            return f"as asked; walked, as chunks pay up to {MOST_COMPOSED} hidden units"
+        if algorithm != "auto":
+            return "as asked"
+        least = layer.least("backward")
+        ratios = ", ".join(
+            f"{name} {max(least, seconds) / max(least, plan.seconds):.1f}x"
+            for name, seconds in {"cuDNN": layer.stock("backward"), **rivals}.items()
+        )
+        on = units("cuda", layer.processors)
+        return f"fastest on {on}; {ratios} as long (estimated; {_source()})"
+
+    return reason
 
 
 def _source() -> str:
@@ -221,48 +235,53 @@ def _source() -> str:
 MEASURED_UNITS = 32
 
 
-def not_resident(layer: Layer) -> str | None:
+def not_resident(layer: CudaLayerSize) -> str | None:
     """Why PyTorch is better for a layer whose recurrent matrix no multiprocessor holds, or None."""
     if layer.most_resident >= layer.H:
         return None
     return (
-        f"H={layer.H}: above {layer.most_resident} the CUDA kernels would read the recurrent "
+        f"hidden {layer.H}: above {layer.most_resident} the CUDA kernels would read the recurrent "
         "matrix again in every step, for each sample by itself"
     )
 
 
-def hand_over(
-    layer: Layer, layers: int, directions: int, spread: tuple[int, int] | None = None
+def fallback_reason(
+    layer: CudaLayerSize,
+    layers: int = 1,
+    directions: int = 1,
+    lengths: tuple[int, int] | None = None,
 ) -> str | None:
     """Why cuDNN is the better choice for a forward and a backward of a layer, or None.
 
     Args:
         layer: one of the `layers` * `directions`, all of about this size. cuDNN is taken to run
             the directions of a layer side by side.
-        spread: of samples of different lengths, N, the number of all their steps, and the steps of
-            all padded tensors that they are spread over. cuDNN is taken to need no more for them
-            than for as many steps in T equal ones.
+        lengths: of samples of different lengths, all their steps, and the steps of all padded
+            tensors that they are spread over. cuDNN is taken to need no more for them than for as
+            many steps in T equal ones.
     """
     reason = not_resident(layer)
     if reason is not None:
         return reason
     if layer.H > MEASURED_UNITS:
         return (
-            f"H={layer.H}: the CUDA kernels for more than {MEASURED_UNITS} units were rewritten "
-            "since they were measured"
+            f"hidden {layer.H}: the CUDA kernels for more than {MEASURED_UNITS} units were "
+            "rewritten since they were measured"
         )
     if layer.T == 0 or layer.B == 0:
         return None
-    walked, beside = layer, layer
-    more = 0.0
-    if spread is not None:
-        N, steps = spread
+    walked, beside, more = layer, layer, 0.0
+    if lengths is not None:
+        N, steps = lengths
         walked, beside = replace(layer, T=steps), replace(layer, B=max(N // layer.T, 1))
         more = (_SPREAD_CALL + N * _SPREAD_ROW) / layers + directions * _SPREAD_SCAN
     ours = directions * (walked.forward() + choose(walked, "auto").seconds) + more
     stock = beside.stock("forward") + beside.stock("backward")
     if ours <= stock:
         return None
-    size = f"T={layer.T}, B={layer.B}, H={layer.H}{' both ways' if directions == 2 else ''}"
+    both = ", bidirectional" if directions == 2 else ""
     times = f"{layers * stock * 1e3:.2f} ms, the scan {layers * ours * 1e3:.2f} ms"
-    return f"at {size} cuDNN is estimated to take {times} ({_source()})"
+    return (
+        f"seq_len {layer.T}, batch {layer.B}, hidden {layer.H}{both}: cuDNN is estimated to take "
+        f"{times} ({_source()})"
+    )

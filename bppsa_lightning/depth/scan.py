@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bppsa_lightning.depth.composition import Composition, Limits
 from bppsa_lightning.jacobians.pattern import Pattern
-from bppsa_lightning.jacobians.product import DEFAULT_BUDGET, PlanTooLarge
+from bppsa_lightning.jacobians.product import DEFAULT_BUDGET, PlanTooLarge, apply_csr
 
 
 @dataclass(eq=False)
@@ -47,29 +47,6 @@ def csr_step(pattern: Pattern, values: Tensor) -> Step:
     pattern.check_values(values)
     laid = values if values.dim() == 1 else values.t().contiguous().t()
     return Step(lambda g: apply_csr(pattern, laid, g), lambda: laid)
-
-
-def apply_csr(pattern: Pattern, values: Tensor, g: Tensor) -> Tensor:
-    """A g: values (nnz,) or (B, nnz) with samples side by side, g (columns, B) -> (rows, B).
-
-    Values and g float32 or float64, of one dtype, on one device, the CPU or a GPU.
-
-    Raises:
-        TypeError: `g` has not the values' dtype.
-        ValueError: `values` or `g` has another shape, or `g` is on another device.
-    """
-    pattern.check_values(values)
-    if g.dim() != 2 or g.shape[0] != pattern.shape[1]:
-        raise ValueError(
-            f"g: found shape {tuple(g.shape)}, wanted (columns, B) with columns = "
-            f"{pattern.shape[1]}"
-        )
-    if g.dtype != values.dtype:
-        raise TypeError(f"g: found dtype {g.dtype}, wanted the values' {values.dtype}")
-    if g.device != values.device:
-        raise ValueError(f"g: found on {g.device}, wanted on the values' {values.device}")
-    here = pattern.on(g.device)
-    return torch.ops.bppsa.apply_csr(here.crow, here.col, values, g.contiguous())
 
 
 @dataclass(eq=False)
@@ -183,12 +160,12 @@ class LayerScan:
         """
         _check_run(self.patterns, steps, grads)
         self.fallbacks = 0
-        found: list[Tensor | None] = [*(None for _ in self.patterns), grads[-1]]
-        everything = range(len(found))
-        down = _Down(found, everything if wanted is None else wanted)
+        gradients: list[Tensor | None] = [*(None for _ in self.patterns), grads[-1]]
+        everything = range(len(gradients))
+        down = _Down(gradients, everything if wanted is None else wanted)
         for node in reversed(self.roots):
             down.sweep(self._up(node, steps, grads))
-        return found
+        return gradients
 
     def _up(self, node: _Node, steps: Sequence[Step], grads: Sequence[Tensor | None]) -> _Segment:
         """The up-sweep below a root: products of values, and what they do to direct gradients."""
@@ -219,12 +196,12 @@ class LayerScan:
 
     def nodes(self) -> list[tuple[int, int, Composition | None, str | None]]:
         """(first step, last step, composition, refusal) of every product, level by level."""
-        found: list[tuple[int, int, Composition | None, str | None]] = []
+        products: list[tuple[int, int, Composition | None, str | None]] = []
         nodes = self.roots
         while nodes:
-            found += [(n.first, n.last, n.composition, n.refusal) for n in nodes if n.children]
+            products += [(n.first, n.last, n.composition, n.refusal) for n in nodes if n.children]
             nodes = [child for node in nodes for child in node.children]
-        return sorted(found, key=lambda node: (node[1] - node[0], node[0]))
+        return sorted(products, key=lambda node: (node[1] - node[0], node[0]))
 
     def describe(self) -> str:
         """A line for each product: nnz, fill-in, FLOPs, factors, or why it is not formed."""
@@ -278,11 +255,11 @@ class _Down:
     """The down-sweep.
 
     Attributes:
-        found: g_0 … g_n, as far as they are known: those at a segment's right end are.
+        gradients: g_0 … g_n, as far as they are known: those at a segment's right end are.
         wanted: which of them somebody asks for.
     """
 
-    found: list[Tensor | None]
+    gradients: list[Tensor | None]
     wanted: Container[int]
 
     def sweep(self, segment: _Segment) -> None:
@@ -292,11 +269,12 @@ class _Down:
         of one that is not formed.
         """
         first, last = segment.node.first, segment.node.last
-        if self.found[first] is None and segment.factors is not None and segment.node.is_shortcut:
-            carry = self.found[last + 1]
+        if self.gradients[first] is None and segment.factors and segment.node.is_shortcut:
+            carry = self.gradients[last + 1]
             assert carry is not None
-            self.found[first] = _add(_cross(segment, carry), segment.b)
-        if self.found[first] is None or any(i in self.wanted for i in range(first + 1, last + 1)):
+            self.gradients[first] = _add(_cross(segment, carry), segment.b)
+        inside = any(i in self.wanted for i in range(first + 1, last + 1))
+        if inside or self.gradients[first] is None:
             for part in reversed(segment.parts):
                 self.sweep(part)
 

@@ -13,16 +13,36 @@ uncertain in favour of dense; experiments/benchmark_sparse.py records both.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
-from bppsa_lightning.ops import SparsePattern
+
+class PrunedRequest(NamedTuple):
+    """A pruned layer and its input's size.
+
+    Attributes:
+        shape: of the weight, (O, C / groups, kernel rows, kernel columns).
+        nnz: surviving weights.
+        channels: of the input.
+        B: samples. H, W: rows and columns of the image.
+        output_size: rows and columns of the output.
+    """
+
+    shape: tuple[int, int, int, int]
+    nnz: int
+    channels: int
+    B: int
+    H: int
+    W: int
+    output_size: tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Plan:
+class PrunedPlan:
     """How a pruned layer is computed.
 
     Attributes:
@@ -63,41 +83,32 @@ _SPARSE_CALLS, _DENSE_CALLS = 190e-6, 80e-6  # seconds
 _MARGIN = 0.87
 
 
-@dataclass(frozen=True)
-class _Size:
-    """Numbers of a layer's input, output and weight; output pixels of all samples; kernel taps."""
-
-    input: int
-    output: int
-    weight: int
-    positions: int
-    taps: int
-
-    def seconds(self, weights: int, rate: float, memory: tuple[_Memory, _Memory]) -> float:
-        """Of a core, for a layer that multiplies by so many weights."""
-        each = memory[self.taps > 1]
-        moved = self.input * each.input + self.output * each.output + self.weight * each.weight
-        return 3 * weights * self.positions / rate + moved
-
-
-def choose(pattern: SparsePattern, B: int, H: int, W: int) -> Plan:
-    """The plan for B samples of H by W pixels."""
-    rows, columns = pattern.output_size(H, W)
-    O, C, KH, KW = pattern.shape
-    positions = B * rows * columns
-    inputs = B * H * W * pattern.in_channels
-    size = _Size(inputs, positions * O, O * C * KH * KW, positions, KH * KW)
-    return _choose(size, pattern.nnz, torch.get_num_threads())
+def choose(request: PrunedRequest) -> PrunedPlan:
+    """The plan for a pruned layer and a size of its input."""
+    return _choose(request, torch.get_num_threads())
 
 
 @lru_cache(maxsize=4096)
-def _choose(size: _Size, nnz: int, threads: int) -> Plan:
-    sparse = size.seconds(nnz, _SPARSE_RATE, _SPARSE_MEMORY) + nnz * _ENTRY
+def _choose(request: PrunedRequest, threads: int) -> PrunedPlan:
+    nnz, weights = request.nnz, math.prod(request.shape)
+    sparse = _seconds(request, nnz, _SPARSE_RATE, _SPARSE_MEMORY) + nnz * _ENTRY
     sparse = sparse / threads + _SPARSE_CALLS
-    dense = size.seconds(size.weight, _DENSE_RATE, _DENSE_MEMORY) / threads + _DENSE_CALLS
-    density = nnz / size.weight if size.weight else 1.0
+    dense = _seconds(request, weights, _DENSE_RATE, _DENSE_MEMORY) / threads + _DENSE_CALLS
+    left = f"{nnz / weights if weights else 1.0:.1%} of the weights left"
     if sparse < _MARGIN * dense:
-        reason = f"density {density:.3f}: dense is estimated {dense / sparse:.1f}x as long"
-        return Plan(True, sparse, dense, reason)
-    reason = f"density {density:.3f}: sparse is estimated {sparse / dense:.1f}x as long as dense"
-    return Plan(False, sparse, dense, reason)
+        reason = f"{left}; dense would take {dense / sparse:.1f}x as long (estimated)"
+        return PrunedPlan(True, sparse, dense, reason)
+    reason = f"{left}; sparse would take {sparse / dense:.1f}x as long as dense (estimated)"
+    return PrunedPlan(False, sparse, dense, reason)
+
+
+def _seconds(
+    request: PrunedRequest, weights: int, rate: float, memory: tuple[_Memory, _Memory]
+) -> float:
+    """Of a core, for a layer that multiplies by so many weights."""
+    O, C, KH, KW = request.shape
+    each = memory[KH * KW > 1]
+    inputs = request.B * request.H * request.W * request.channels
+    positions = request.B * math.prod(request.output_size)
+    moved = inputs * each.input + positions * O * each.output + O * C * KH * KW * each.weight
+    return 3 * weights * positions / rate + moved

@@ -1,4 +1,4 @@
-"""Dense chains: the cost model of every scan algorithm, and the choice.
+"""Dense chains, and recurrent layers on the CPU: the cost model of every scan algorithm.
 
 The estimate of an algorithm is work over speed along its critical path (the table of the design,
 arXiv:1907.10134, section 3.6), for a chain of T steps, B samples and state size H on `workers`
@@ -15,12 +15,10 @@ idle otherwise: many more workers than samples, and a small state.
 """
 
 import math
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 
-import torch
-
-from bppsa_lightning.planner.plan import Plan, check_algorithm, max_levels, why, workers
+from bppsa_lightning.planner.plan import Plan, ceil_div, chunked_plans, max_levels
+from bppsa_lightning.planner.request import Request
 
 # A chunk's product grows and shrinks exponentially with its length: the bound keeps it in range
 # for any chain that trains (kernels check, and walk a chunk step by step where it leaves it).
@@ -52,8 +50,8 @@ class Machine:
     groups: bool
 
 
-def machine(device: torch.device) -> Machine:
-    """The machine model of a device.
+def machine(request: Request, workers: int) -> Machine:
+    """The machine model of a request's device with so many workers.
 
     The CPU's constants fit the scan of the RNN cell on two cores to a factor of about two. Gates
     and the products for parameters are not in the model: the whole backward of a recurrent layer
@@ -63,20 +61,19 @@ def machine(device: torch.device) -> Machine:
     (experiments/records/planner_recurrent_cpu.json).
     CUDA's constants fit the dense scan on an H200 (experiments/records/h200_dense_scan.json).
     """
-    if device.type == "cuda":
-        return Machine(workers(device), 6e9, 35e9, 0.22e-6, 0.25e-6, 0.0, 5e-6, groups=False)
-    return Machine(workers(device), 25e9, 25e9, 20e-9, 40e-9, 50e-9, 4e-6, groups=True)
+    if request.device.type == "cuda":
+        return Machine(workers, 6e9, 35e9, 0.22e-6, 0.25e-6, 0.0, 5e-6, groups=False)
+    return Machine(workers, 25e9, 25e9, 20e-9, 40e-9, 50e-9, 4e-6, groups=True)
 
 
 def estimate(plan: Plan, T: int, B: int, H: int, on: Machine) -> float:
-    """Seconds of the scan under `plan`; see the module's text."""
+    """Seconds of the scan under `plan` of T steps, B samples and state size H."""
     work = H * H / on.multiply_adds
 
     def walk(pieces: int, steps: float) -> float:
         """`pieces` of the chain, each walked by matrix-vector steps for every sample."""
-        side_by_side = math.ceil(B / on.workers) if on.groups else 1
-        tasks = pieces * math.ceil(B / side_by_side)
-        return phase(tasks, steps * (on.step + side_by_side * work))
+        samples = ceil_div(B, on.workers) if on.groups else 1
+        return phase(pieces * ceil_div(B, samples), steps * (on.step + samples * work))
 
     def compose(pieces: float, steps: float) -> float:
         return phase(pieces * B, steps * (on.product + (H + 1) * H * H / on.composing))
@@ -89,69 +86,25 @@ def estimate(plan: Plan, T: int, B: int, H: int, on: Machine) -> float:
     if plan.algorithm == "linear":
         return walk(1, T)
     if plan.algorithm == "chunked":
-        chunks = -(-T // plan.chunk)
+        chunks = ceil_div(T, plan.chunk)
         inner = max(chunks - 2, 0)
         return compose(inner, plan.chunk) + walk(1, inner) + walk(chunks, min(plan.chunk, T))
     # Nodes and carries go sample by sample, also where a walk takes several at a time.
-    nodes = -(-T // 2)
+    nodes = ceil_div(T, 2)
     seconds = compose(nodes, 2) + phase(nodes * B, 2 * (on.step + work))
     for _ in range(plan.levels - 1):
-        nodes = -(-nodes // 2)
+        nodes = ceil_div(nodes, 2)
         seconds += compose(nodes, 1) + phase(nodes * B, on.step + work)
     return seconds + phase(B, nodes * (on.step + work))
 
 
-def _candidates(T: int) -> list[Plan]:
+def candidates(T: int, algorithm: str) -> list[Plan]:
+    """What comes into question for "auto", "linear" or "chunked"."""
+    if algorithm == "chunked":
+        return chunked_plans(T, (4, 8, 16, 32, MAX_CHUNK))
+    if algorithm == "linear":
+        return [Plan("linear")]
     plans = [Plan("linear")]
     plans += [Plan("chunked", chunk=c) for c in (8, 16, 32, MAX_CHUNK) if 2 * c <= T]
     full = max_levels(T)
-    plans += [Plan("blelloch", levels=level) for level in sorted({min(2, full), full}) if level]
-    return plans
-
-
-def choose(
-    T: int,
-    B: int,
-    H: int,
-    device: torch.device,
-    algorithm: str = "auto",
-    levels: int | None = None,
-) -> Plan:
-    """The plan for a chain.
-
-    Args:
-        T: steps. B: samples. H: state size.
-        device: where the chain runs.
-        algorithm: one of `ALGORITHMS`; anything but "auto" is obeyed.
-        levels: up-sweep levels; implies "blelloch". None is the full tree.
-
-    Raises:
-        TypeError, ValueError: an argument is not one of those, or `levels` does not fit T or the
-            algorithm; the message says what was found and what was wanted.
-    """
-    T, B, H = int(T), int(B), int(H)
-    check_algorithm(algorithm, levels, T)
-    return _choose(T, B, H, machine(device), algorithm, levels)
-
-
-@lru_cache(maxsize=4096)
-def _choose(T: int, B: int, H: int, on: Machine, algorithm: str, levels: int | None) -> Plan:
-    if algorithm == "auto" and levels is None:
-        plans = _candidates(T)
-        costs = [estimate(p, T, B, H, on) for p in plans]
-        best = min(range(len(plans)), key=costs.__getitem__)
-        return replace(plans[best], seconds=costs[best], reason=why(plans, costs, best, on.workers))
-    if algorithm in ("auto", "blelloch"):
-        plan = Plan("blelloch", levels=max_levels(T) if levels is None else levels)
-    elif algorithm == "chunked":
-        plan = _chunked(T, B, H, on)
-    else:
-        plan = Plan("linear")
-    return replace(plan, seconds=estimate(plan, T, B, H, on), reason="as asked")
-
-
-def _chunked(T: int, B: int, H: int, on: Machine) -> Plan:
-    # At least four chunks: with two, nothing would be composed.
-    sizes = [c for c in (4, 8, 16, 32, MAX_CHUNK) if 4 * c <= T] or [max(1, T // 4)]
-    plans = [Plan("chunked", chunk=c) for c in sizes]
-    return min(plans, key=lambda p: estimate(p, T, B, H, on))
+    return plans + [Plan("blelloch", levels=n) for n in sorted({min(2, full), full}) if n]

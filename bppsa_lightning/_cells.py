@@ -1,0 +1,34 @@
+"""The recurrent cells, a record each: the one place that knows their names and sizes."""
+
+from typing import NamedTuple
+
+
+class Cell(NamedTuple):
+    """One recurrent cell.
+
+    Attributes:
+        name: in csrc and in `bppsa_lightning.ops`.
+        label: for people.
+        kind: the name of PyTorch's class, "RNN", "GRU" or "LSTM".
+        gates: blocks of H rows in w_ih and w_hh.
+        saved: numbers a unit and step that the forward saves for the backward, with all gates.
+        has_c: whether its state has a second part, c.
+    """
+
+    name: str
+    label: str
+    kind: str
+    gates: int
+    saved: int
+    has_c: bool = False
+
+
+CELLS = {
+    cell.name: cell
+    for cell in (
+        Cell("rnn_tanh", "RNN-tanh", "RNN", 1, 0),
+        Cell("rnn_relu", "RNN-relu", "RNN", 1, 0),
+        Cell("gru", "GRU", "GRU", 3, 4),
+        Cell("lstm", "LSTM", "LSTM", 4, 5, has_c=True),
+    )
+}

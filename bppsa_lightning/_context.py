@@ -1,0 +1,49 @@
+"""Whether we can run here: transforms around a call, tracing, hooks and overridden forwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.nn.utils.prune import BasePruningMethod
+
+OVERRIDES_FORWARD = "overrides forward"
+
+
+def unsupported_transform() -> str | None:
+    """The transform around this call that our gradients have no formula for; None if there is none.
+
+    `torch.compile` is no such transform.
+    """
+    if torch._C._are_functorch_transforms_active():
+        return "inside a torch.func transform"
+    if forward_ad._current_level >= 0:
+        return "inside forward-mode differentiation"
+    return None
+
+
+def is_tracing() -> bool:
+    """Whether torch.compile or torch.jit.trace is looking."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+
+
+def overrides_forward(module: nn.Module, base: type[nn.Module], *allowed: type[Any]) -> bool:
+    """Whether a module runs another forward than that of `base`: its class's, or an instance's own.
+
+    Args:
+        allowed: classes of replacements (see `_replacement`) that may stand in the instance.
+    """
+    forward = module.__dict__.get("forward")
+    return type(module).forward is not base.forward or not (
+        forward is None or isinstance(forward, allowed)
+    )
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether hooks look at a module's calls; pruning's only set its weight or bias."""
+    if module._forward_hooks or module._backward_hooks or module._backward_pre_hooks:
+        return True
+    hooks = module._forward_pre_hooks.values()
+    return not all(isinstance(hook, BasePruningMethod) for hook in hooks)

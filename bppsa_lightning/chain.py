@@ -1,0 +1,77 @@
+"""A chain: one module whose backward is a scan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from bppsa_lightning import planner
+from bppsa_lightning._replacement import Replacement
+
+
+class Chain(Replacement):
+    """The forward of an attached module, whose backward is a scan over Jacobians.
+
+    Attributes:
+        name, module, calls, fallback_calls, reason, last_fallback: as of `Replacement`.
+        algorithm: as given to `attach`: "auto", "linear", "chunked" or "blelloch"; may be set.
+        cell: what is scanned, for people.
+        stack: how many layers one after another, for people.
+        shape: (T, B, H) of the last scanned call, None before it.
+        device: where it ran.
+        plan: of its backward, None before it.
+    """
+
+    cell = ""
+    stack = "1"
+    algorithms: tuple[str, ...] = planner.ALGORITHMS
+
+    def __init__(self, name: str, module: nn.Module, algorithm: str = "auto") -> None:
+        super().__init__(name, module)
+        self.algorithm = algorithm
+        self.shape: tuple[int, int, int] | None = None
+        self.device: Any = None
+        self._plan: planner.Plan | None = None
+
+    @property
+    def algorithm(self) -> str:
+        return self._algorithm
+
+    @algorithm.setter
+    def algorithm(self, algorithm: str) -> None:
+        planner.check_algorithm(algorithm, None)
+        self._algorithm = algorithm
+
+    @property
+    def plan(self) -> planner.Plan | None:
+        return self._plan
+
+    @property
+    def sizes(self) -> tuple[str, str, str]:
+        """Steps, samples and size of the state of the last call, for people."""
+        if self.shape is None:
+            return "?", "?", "?"
+        T, B, H = map(str, self.shape)
+        return T, B, H
+
+    def details(self) -> list[str]:
+        """Lines for `explain` below its table."""
+        return []
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(name={self.name!r}, cell={self.cell!r}, "
+            f"algorithm={self.algorithm!r}, shape={self.shape})"
+        )
+
+
+def chain_of(module: nn.Module) -> Chain | None:
+    """The chain that a module is attached as, if it is."""
+    forward = module.__dict__.get("forward")
+    return forward if isinstance(forward, Chain) else None
+
+
+def named_chains(module: nn.Module) -> list[tuple[str, Chain]]:
+    """The attached chains, with the names that their modules have in `module`."""
+    return [(name, c) for name, child in module.named_modules() if (c := chain_of(child))]

@@ -1,0 +1,107 @@
+"""What a layer is to a chain over depth: forward, transposed Jacobian, parameter gradients.
+
+B samples, N numbers a sample. States have their layers' shapes, (B, C, H, W) or (B, N).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from bppsa_lightning.jacobians import Pattern
+
+Forward = tuple[Tensor, Any]
+Values = Callable[[], Tensor]
+
+
+class DepthLayer:
+    """One layer of a chain, in one shape of input.
+
+    Args:
+        module: the layer.
+        input_size: of its input, without batch.
+
+    Attributes:
+        output_size: likewise of its output; empty before the first call.
+    """
+
+    kinds: tuple[type[nn.Module], ...] = ()
+    output_size: tuple[int, ...] = ()
+
+    def __init__(self, module: Any, input_size: tuple[int, ...]) -> None:
+        self.module = module
+        self.input_size = input_size
+
+    @staticmethod
+    def unsupported(module: Any) -> str | None:
+        """Why a module of these kinds is not supported as it is configured now; None if it is."""
+        return None
+
+    def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
+        """The output, and what `vjp` and `values` need beside x."""
+        raise NotImplementedError
+
+    def again(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
+        """The output once more, from what the first forward kept."""
+        return self.forward(x, parameters)[0]
+
+    def vjp(self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
+        """Jᵀ g, by PyTorch's own kernel: g of the output's shape -> the input's shape."""
+        raise NotImplementedError
+
+    def apply(
+        self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor], values: Values
+    ) -> Tensor:
+        """As `vjp`, with samples side by side: g (N', B) -> (N, B); `values` are those of Jᵀ."""
+        B = x.shape[0]
+        grad = self.vjp(g.t().reshape(B, *self.output_size), x, kept, parameters)
+        return grad.reshape(B, -1).t()
+
+    def parameter_grads(
+        self, g: Tensor, x: Tensor, parameters: Sequence[Tensor], wanted: Sequence[bool]
+    ) -> list[Tensor | None]:
+        """Gradients of the parameters from g, that of the output; None where not wanted."""
+        return []
+
+    def pattern(self, parameters: Sequence[Tensor]) -> Pattern:
+        """Of Jᵀ: the same object as long as it fits."""
+        raise NotImplementedError
+
+    def values(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
+        """Of Jᵀ: (nnz,), or (B, nnz) with samples side by side in memory."""
+        raise NotImplementedError
+
+
+def side_by_side(values: Tensor) -> Tensor:
+    """(B, …) numbers as (B, nnz), samples side by side in memory."""
+    return values.reshape(values.shape[0], -1).t().contiguous().t()
+
+
+class FixedLayer(DepthLayer):
+    """The pattern depends on the sizes alone."""
+
+    _pattern: Pattern | None = None
+
+    def pattern(self, parameters: Sequence[Tensor]) -> Pattern:
+        if self._pattern is None:
+            self._pattern = self._build_pattern()
+        return self._pattern
+
+    def _build_pattern(self) -> Pattern:
+        raise NotImplementedError
+
+
+class DiagonalLayer(FixedLayer):
+    """Jᵀ is diagonal."""
+
+    def _build_pattern(self) -> Pattern:
+        return Pattern.diagonal(math.prod(self.input_size))
+
+    def apply(
+        self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor], values: Values
+    ) -> Tensor:
+        scale = values()
+        return g * (scale.t() if scale.dim() == 2 else scale.unsqueeze(1))

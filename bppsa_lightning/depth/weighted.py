@@ -1,0 +1,135 @@
+"""Linear layers and convolutions in a chain over depth: the Jacobian's values are weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bppsa_lightning import jacobians
+from bppsa_lightning.depth.layer import DepthLayer, Forward, Values
+from bppsa_lightning.jacobians import Pattern
+from bppsa_lightning.jacobians.geometry import convolution_padding
+
+
+class WeightedLayer(DepthLayer):
+    """Linear layers and convolutions: the weights are the values."""
+
+    _jacobian: jacobians.WeightJacobian | None = None
+    _kept = 0  # weights that have a place in the pattern
+    _left_out: Tensor | None = None  # those that have none, if there are any
+
+    def pattern(self, parameters: Sequence[Tensor]) -> Pattern:
+        weight = parameters[0].detach()
+        if self._jacobian is None or not self._fits(weight):
+            keep = weight != 0
+            self._jacobian = self._build(keep)
+            left_out = ~keep
+            self._kept = int(keep.sum())
+            self._left_out = None if self._kept == keep.numel() else left_out
+        return self._jacobian.pattern
+
+    def _fits(self, weight: Tensor) -> bool:
+        """Whether the pattern has a place for every weight, and not twice as many places.
+
+        On a GPU the host waits for the answer, once.
+        """
+        weights = weight.count_nonzero()
+        if self._left_out is None:
+            return 2 * int(weights) >= self._kept
+        if self._left_out.device != weight.device:
+            return False
+        without = ((weight != 0) & self._left_out).count_nonzero()
+        without, weights = torch.stack([without, weights]).tolist()
+        return without == 0 and 2 * weights >= self._kept
+
+    def values(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
+        assert self._jacobian is not None
+        return self._jacobian.values(parameters[0])
+
+    def _build(self, keep: Tensor) -> jacobians.WeightJacobian:
+        raise NotImplementedError
+
+
+class LinearLayer(WeightedLayer):
+    kinds = (nn.Linear,)
+
+    def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
+        return F.linear(x, *parameters), None
+
+    def vjp(self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
+        return g @ parameters[0]
+
+    def apply(
+        self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor], values: Values
+    ) -> Tensor:
+        return parameters[0].t() @ g
+
+    def parameter_grads(
+        self, g: Tensor, x: Tensor, parameters: Sequence[Tensor], wanted: Sequence[bool]
+    ) -> list[Tensor | None]:
+        weight = [g.T @ x if wanted[0] else None]
+        return weight + [g.sum(0) if w else None for w in wanted[1:]]
+
+    def _build(self, keep: Tensor) -> jacobians.WeightJacobian:
+        return jacobians.linear_pattern(keep)
+
+
+class ConvolutionLayer(WeightedLayer):
+    kinds = (nn.Conv1d, nn.Conv2d)
+
+    @staticmethod
+    def unsupported(module: Any) -> str | None:
+        if module.padding_mode != "zeros":
+            return f"padding_mode {module.padding_mode!r}"
+        if isinstance(module.padding, str) and len(set(sum(_paddings(module), ()))) > 1:
+            return "padding 'same' with an even kernel"
+        return None
+
+    def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
+        m = self.module
+        function = F.conv2d if isinstance(m, nn.Conv2d) else F.conv1d
+        bias = parameters[1] if len(parameters) > 1 else None
+        return function(x, parameters[0], bias, m.stride, m.padding, m.dilation, m.groups), None
+
+    def vjp(self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
+        return self._backward(g, x, parameters[0], [True, False, False])[0]
+
+    def parameter_grads(
+        self, g: Tensor, x: Tensor, parameters: Sequence[Tensor], wanted: Sequence[bool]
+    ) -> list[Tensor | None]:
+        if not any(wanted):
+            return [None] * len(parameters)
+        mask = [False, wanted[0], len(wanted) > 1 and wanted[1]]
+        return self._backward(g, x, parameters[0], mask)[1 : 1 + len(parameters)]
+
+    def _backward(self, g: Tensor, x: Tensor, weight: Tensor, mask: list[bool]) -> list[Any]:
+        m = self.module
+        padding = [before for before, _ in _paddings(m)]
+        spatial = [0] * len(padding)
+        return list(
+            torch.ops.aten.convolution_backward(
+                g, x, weight, [weight.shape[0]], m.stride, padding, m.dilation, False, spatial,
+                m.groups, mask,
+            )
+        )  # fmt: skip
+
+    def _build(self, keep: Tensor) -> jacobians.WeightJacobian:
+        m = self.module
+        build = jacobians.conv2d_pattern if isinstance(m, nn.Conv2d) else jacobians.conv1d_pattern
+        return build(keep, self.input_size, m.stride, m.padding, m.dilation, m.groups)
+
+
+def _paddings(module: Any) -> list[tuple[int, int]]:
+    """(before, after) of each axis of a convolution."""
+    if not isinstance(module.padding, str):
+        return [(p, p) for p in module.padding]
+    dims = len(module.kernel_size)
+    ones = (1,) * (2 - dims)
+    padding = convolution_padding(
+        module.padding, ones + module.kernel_size, ones + module.stride, ones + module.dilation
+    )
+    return padding[2 - dims :]

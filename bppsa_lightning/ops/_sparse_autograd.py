@@ -1,0 +1,121 @@
+"""The gradients of a sparse layer, and of the ReLU and pooling in the same pass.
+
+Letters and layout as in ops/sparse.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bppsa_lightning import reference
+from bppsa_lightning.ops._autograd import bit_mask, differentiable_gradients, only
+from bppsa_lightning.ops.sparse_pattern import output_size
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, values, bias, *ctx.pattern, relu, pool = inputs
+    kept = (output[0] if relu and not pool else None, output[1] if pool else None)
+    ctx.save_for_backward(x, values, *kept)
+
+
+def _backward(ctx: Any, grad: Tensor, _grad_of_places: Any = None) -> tuple[Any, ...]:
+    x, values, output, places = ctx.saved_tensors
+    wanted = ctx.needs_input_grad[:3]
+    if torch.is_grad_enabled():
+        gradients = _differentiable_backward(ctx, grad)
+    else:
+        if output is not None or places is not None:
+            grad = grad.contiguous()
+        grad = grad.permute(3, 0, 1, 2)
+        *pattern, _groups = ctx.pattern
+        grad_x, grad_values, grad_bias = _run_backward(
+            grad, output, places, x, values, *pattern, bit_mask(wanted)
+        )
+        grad_x = grad_x.permute(3, 0, 1, 2) if wanted[0] else None
+        gradients = only(wanted, (grad_x, grad_values, grad_bias))
+    return (*gradients, *(None,) * 12)
+
+
+def _differentiable_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The same gradients as functions of everything they depend on, by the dense layer's."""
+    x, values, output, places = ctx.saved_tensors
+    wanted = ctx.needs_input_grad[:3]
+    _, _, _, _, _, *geometry, _groups = ctx.pattern
+    size = output_size(x.shape[2:], *geometry)
+    grad = reference.before_relu_and_pool(grad, output, places, size).permute(3, 0, 1, 2)
+    with torch.enable_grad():
+        plain = reference.sparse_conv2d(x, values, *ctx.pattern)
+        grads = differentiable_gradients([plain], (x, values), [grad], wanted[:2])
+    return (*grads, grad.sum((0, 2, 3)) if wanted[2] else None)
+
+
+_forward = torch.ops.bppsa.sparse_conv2d.default
+_run_backward = torch.ops.bppsa.sparse_conv2d_backward.default
+
+
+class SparseFunction(torch.autograd.Function):
+    """Calls the operator directly, as `_recurrent_autograd.RecurrentFunction` does."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        results = _forward(*arguments)
+        _setup(ctx, arguments, results)
+        return results[0]
+
+    backward = staticmethod(_backward)
+
+
+torch.library.register_autograd("bppsa::sparse_conv2d", _backward, setup_context=_setup)
+
+
+@torch.library.register_fake("bppsa::sparse_conv2d")
+def _(
+    x: Tensor,
+    values: Tensor,
+    bias: Tensor | None,
+    rows: Tensor,
+    entries: Tensor,
+    rows_t: Tensor,
+    entries_t: Tensor,
+    order_t: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    relu: bool = False,
+    pool: bool = False,
+) -> tuple[Tensor, Tensor]:
+    size = output_size(x.shape[2:], kernel, stride, padding, dilation)
+    result = [n // 2 for n in size] if pool else size
+    output = x.new_empty((rows.shape[0] - 1, *result, x.shape[0]))
+    return output, x.new_empty(output.shape if pool else (0,), dtype=torch.uint8)
+
+
+@torch.library.register_fake("bppsa::sparse_conv2d_backward")
+def _(
+    grad: Tensor,
+    output: Tensor | None,
+    places: Tensor | None,
+    x: Tensor,
+    values: Tensor,
+    rows: Tensor,
+    entries: Tensor,
+    rows_t: Tensor,
+    entries_t: Tensor,
+    order_t: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    wanted: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    B, C, H, W = x.shape
+    shapes = ((C, H, W, B), values.shape, (rows.shape[0] - 1,))
+    grad_x, grad_values, grad_bias = (
+        x.new_empty(s if wanted >> i & 1 else (0,)) for i, s in enumerate(shapes)
+    )
+    return grad_x, grad_values, grad_bias

@@ -1,0 +1,85 @@
+"""One request, one plan: the cheapest of those that come into question, by the cost models."""
+
+from functools import lru_cache
+
+import torch
+
+from bppsa_lightning import _library
+from bppsa_lightning._cells import CELLS
+from bppsa_lightning.planner import cost_cuda, cost_dense, cost_diagonal
+from bppsa_lightning.planner.plan import (
+    Plan,
+    as_asked,
+    cheapest,
+    check_algorithm,
+    fastest_on,
+    max_levels,
+    units,
+    workers,
+)
+from bppsa_lightning.planner.request import DIAGONAL, Request, Saved
+
+
+def plan(request: Request) -> Plan:
+    """The plan of a chain's backward; requests that were seen before cost a look-up.
+
+    Raises:
+        TypeError, ValueError: the request's algorithm or levels are none, or do not fit each other
+            or T; the message says what was found and what was wanted.
+    """
+    check_algorithm(request.algorithm, request.levels, request.T)
+    if request.device.type == "cuda" and request.cell in CELLS:
+        return _plan_recurrent_cuda(request, *gpu(request.device))
+    return _plan(request, workers(request.device))
+
+
+@lru_cache(maxsize=4096)
+def _plan(request: Request, workers: int) -> Plan:
+    T, B, H = request.T, request.B, request.state_size
+    algorithm, levels = request.algorithm, request.levels
+    if algorithm == "blelloch" or levels is not None:
+        plans = [Plan("blelloch", levels=max_levels(T) if levels is None else levels)]
+    elif request.cell == DIAGONAL:
+        plans = cost_diagonal.candidates(T, algorithm)
+    else:
+        plans = cost_dense.candidates(T, algorithm)
+
+    def cost(plan: Plan) -> float:
+        if request.cell == DIAGONAL:
+            on = cost_diagonal.machine(request, workers)
+            return cost_diagonal.estimate(plan, T, B * H, on)
+        return cost_dense.estimate(plan, T, B, H, cost_dense.machine(request, workers))
+
+    asked = algorithm != "auto" or levels is not None
+    fastest = fastest_on(units(request.device.type, workers))
+    return cheapest(plans, cost, as_asked if asked else fastest)
+
+
+@lru_cache(maxsize=4096)
+def _plan_recurrent_cuda(request: Request, processors: int, clusters: bool) -> Plan:
+    return cost_cuda.choose(cost_cuda.size_of(request, processors, clusters), request.algorithm)
+
+
+@lru_cache(maxsize=64)
+def gpu(device: torch.device) -> tuple[int, bool]:
+    """Its multiprocessors, and whether blocks can share a cluster, and are built to.
+
+    Their kernels are compiled for the least architecture that has clusters (csrc/cuda/cuda.cmake).
+    """
+    major, minor = torch.cuda.get_device_capability(device)
+    built = [a for a in _library.recurrent_architectures() if a >= 90]
+    return workers(device), bool(built) and 10 * major + minor >= built[0]
+
+
+def saved(request: Request) -> Saved:
+    """How much the forward of a recurrent layer saves for its backward.
+
+    Computing the gates again costs time and saves memory: worth it where they would take much, and
+    the cell is small. (A GPU has more of its own, and no cache to stay in: there from a GiB on. Its
+    kernels need the gates where there is a projection.)
+    """
+    H = request.state_size
+    numbers = CELLS[request.cell].saved * request.T * request.B * H
+    if request.device.type == "cuda":
+        return Saved.STATES if numbers > 1 << 28 and not request.P else Saved.GATES
+    return Saved.STATES if numbers > 1 << 24 and H <= 64 else Saved.GATES

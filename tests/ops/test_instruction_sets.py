@@ -1,0 +1,123 @@
+"""The CPU kernels of lower instruction sets give the results of the one that this machine takes.
+
+One process an instruction set, since the kernels are chosen when the library is loaded; it runs
+checks of every family of kernels, and reports all that fail.
+"""
+
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+import torch
+from support.cases import SHAPES, chain, plans, relative_error, with_capability
+from support.helpers import assert_close
+from support.recurrent_layers import ALGORITHMS, CELLS, cotangents, draw, ours, results, true
+
+import bppsa_lightning as bl
+from bppsa_lightning import planner
+
+LEVELS = ["x86-64-v2", "x86-64-v3"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", LEVELS)
+def test_lower_instruction_sets_give_the_same_results(level):
+    here = bl.ops.cpu_capability().replace("_", "-")
+    if not here.startswith("x86"):
+        pytest.skip("not an x86-64 machine")
+    if here < level:
+        pytest.skip(f"this machine is below {level}")
+    tests = str(Path(__file__).parents[1])
+    path = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])
+    ran = subprocess.run(
+        [sys.executable, "-m", "ops.test_instruction_sets", level],
+        env=with_capability(level) | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert ran.stdout.split() == [level.replace("-", "_"), *CHECKS]
+
+
+def reverse_scan():
+    for shape in SHAPES:
+        for dtype, tolerance in (
+            (torch.float64, 1e-13),
+            (torch.float32, 3e-6),
+            (torch.float16, 1e-3),
+        ):
+            jac_t, grad = chain(*shape, dtype)
+            wanted = bl.reference.reverse_scan(jac_t.double(), grad.double())
+            for plan in plans(shape[0]):
+                found = torch.ops.bppsa.reverse_scan(jac_t, grad, *plan, False)
+                assert relative_error(found, wanted) < tolerance, (shape, dtype, plan)
+    rnn, x = torch.nn.RNN(2, 20), torch.randn(9, 3, 2)
+    output = bl.ops.rnn(x, None, *rnn._flat_weights)[0]
+    assert relative_error(output, rnn(x)[0]) < 1e-6
+
+
+def diagonal_scan():
+    from ops import test_diagonal_scan as tests
+
+    for shape in tests.MANY[-4:]:
+        for dtype in (torch.float32, torch.bfloat16):
+            tests.test_every_plan_and_layout_equals_the_oracle(shape, dtype, "cpu")
+
+
+def recurrent_layers():
+    keep = planner.keep
+    try:
+        for cell in CELLS.values():
+            for size in ((7, 5, 3, 4), (12, 5, 7, 33), (3, 70, 3, 8)):
+                wide = draw(cell, size)
+                truth = results(true, cell, wide, cotangents(cell, wide))
+                for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 2e-5)):
+                    tensors = draw(cell, size, dtype)
+                    incoming = cotangents(cell, tensors)
+                    wanted = {name: t.to(dtype) for name, t in truth.items()}
+                    for kept in (1, 2):
+                        planner.keep = lambda *_, kept=kept: kept
+                        for algorithm in ALGORITHMS:
+                            found = results(ours, cell, tensors, incoming, algorithm=algorithm)
+                            assert_close(found, wanted, tolerance)
+    finally:
+        planner.keep = keep
+
+
+def sparse_layers():
+    from ops import test_sparse as tests
+
+    for name in ("vgg", "odd", "strided", "dilated, strided", "one sample"):
+        case = tests.CONVOLUTIONS[name]
+        for dtype in tests.DTYPES:
+            tests.test_results_and_gradients_are_those_of_the_dense_layer(case, dtype)
+            if name in ("odd", "strided"):
+                tests.test_followed_by_relu_and_pooling(case, dtype, True, False)
+                tests.test_followed_by_relu_and_pooling(case, dtype, True, True)
+                tests.test_ties_and_numbers_that_are_none_go_where_pytorch_sends_them(
+                    19, dtype, True, True
+                )
+
+
+CHECKS = {f.__name__: f for f in (reverse_scan, diagonal_scan, recurrent_layers, sparse_layers)}
+
+
+def main():
+    """Prints the instruction set that runs, and each check that passed."""
+    print(bl.ops.cpu_capability())
+    failed = False
+    for name, check in CHECKS.items():
+        try:
+            check()
+            print(name)
+        except Exception:
+            failed = True
+            traceback.print_exc()
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
