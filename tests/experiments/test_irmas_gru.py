@@ -24,6 +24,7 @@ from experiments.paper import gru_breakdown, irmas_curves  # noqa: E402
 from experiments.paper.sections.irmas_gru import table  # noqa: E402
 from experiments.train import irmas_gru  # noqa: E402
 
+pytestmark = pytest.mark.slow
 THREE = {code: INSTRUMENTS[code] for code in ("cel", "flu", "pia")}
 
 

@@ -16,6 +16,7 @@ wandb = pytest.importorskip("wandb", reason="needs wandb, of the extra experimen
 from experiments.train import bitstream_rnn, cli  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
 PARTS = ("forward", "backward", "optimizer", "rest", "step")
 USER = "ada.lovelace"
 
