@@ -255,6 +255,7 @@ def test_a_logger_that_takes_neither_is_named():
         loggers.log_picture(Memory(), "curve", PNG, 0)
 
 
+@pytest.mark.slow
 def test_wandb_and_tensorboard_are_imported_only_when_used():
     script = (
         "import sys, bppsa_lightning as bl; bl.ChainMonitor(); "

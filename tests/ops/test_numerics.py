@@ -214,6 +214,7 @@ def judge(case):
     return ("wrong", wrong) if wrong else ("right at a second look", {})
 
 
+@pytest.mark.slow
 def test_random_cases():
     verdicts, wrong = Counter(), []
 
