@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
