@@ -14,6 +14,8 @@ from typing import Any
 import torch
 
 import bppsa_lightning as bl
+from bppsa_lightning.planner import cost_dense
+from bppsa_lightning.planner.plan import workers
 from experiments import recording
 from experiments.benchmarks import timing
 
@@ -43,13 +45,13 @@ def dense_scans(B: int, T: int, H: int) -> list[dict[str, Any]]:
     grad = torch.randn(T + 1, B, H, device="cuda")
     plans = [bl.Plan("linear"), *(bl.Plan("chunked", chunk=c) for c in (8, 16, 32, 64))]
     plans += [bl.Plan("blelloch", levels=n) for n in (2, bl.planner.max_levels(T))]
-    on = bl.planner.machine(jac_t.device)
+    on = cost_dense.machine(jac_t.device, workers(jac_t.device))
     rows = []
     for plan in plans:
         seconds = timing.turn(step_of(jac_t, grad, plan), SCANS_OF_A_TURN, unmeasured=2)["scan"]
         row = {"B": B, "T": T, "H": H, "algorithm": plan.algorithm, "chunk": plan.chunk}
         row |= {"levels": plan.levels, "ms": seconds * 1e3}
-        row |= {"estimate_ms": bl.planner.estimate(plan, T, B, H, on) * 1e3}
+        row |= {"estimate_ms": cost_dense.estimate(plan, T, B, H, on) * 1e3}
         rows.append(row)
         print(row, flush=True)
     return rows

@@ -6,7 +6,7 @@
 Least squares of relative errors, coefficients not negative, over the sizes of at least LONG steps:
 shorter ones are measured at the host's pace, which is what "least" keeps of stock PyTorch's. How
 many blocks of the composing kernel a multiprocessor holds ("resident") is fitted too. --write puts
-the result into bppsa_lightning/planner/measured.json. Needs SciPy.
+the result into bppsa_lightning/planner/data/h200.json. Needs SciPy.
 
 Letters: T steps, B batch, H state.
 """
@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from bppsa_lightning.planner import gpu
+from bppsa_lightning.planner import cost_cuda as gpu
 from experiments import recording
 from experiments.benchmarks.recurrent_cases import OPERATORS
 
 LONG = 1000
 FITTED_H = 20
 ONE_B = 16  # of the sizes with other H
-MEASURED = Path(gpu.__file__).with_name("measured.json")
+MEASURED = gpu.DATA
 Row = dict[str, Any]
 
 
@@ -138,12 +138,12 @@ def compare(rows: list[Row]) -> None:
 
     print("milliseconds; cost: of the chosen plan's backward, over the best one's")
     for row in rows:
-        layer = gpu.Layer(OPERATORS[row["cell"]], row["T"], row["B"], row["H"])
+        layer = gpu.CudaLayerSize(OPERATORS[row["cell"]], row["T"], row["B"], row["H"])
         plan = gpu.choose(layer, "auto")
         name = f"c{plan.chunk}" if plan.chunk else "linear"
         found, best = row["plans"][name], row["plans"][row["best"]]
         stock, cost = row["stock"], found["backward"] / best["backward"]
-        left = " LEFT TO CUDNN" if gpu.hand_over(layer, 1, 1) else ""
+        left = " LEFT TO CUDNN" if gpu.fallback_reason(layer, 1, 1) else ""
         print(
             f"{row['cell']:>9} B={row['B']:<4} T={row['T']:<6} H={row['H']:<4}{name:>7} "
             f"{ms(found['backward'])} (estimate {ms(plan.seconds)}), best {row['best']:>6} "

@@ -62,7 +62,7 @@ def measure(cell: str, T: int, B: int, H: int, lengths: str, seconds: float) -> 
     return {
         "cell": cell, "T": T, "B": B, "H": H, "lengths": lengths,
         "N": len(packed.data),
-        "scanned": chain.handed_over == 0,
+        "scanned": chain.fallback_calls == 0,
         "seconds": {way: found[way]["both"] for way in ways},
         "ratio": found["ratio_stock"]["both"],
     }  # fmt: skip

@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def measure(cell: str, B: int, T: int, H: int, seconds: float) -> dict[str, Any]:
     plans = {
-        name: bl.planner.choose(T, B, H, torch.device("cpu"), name)
+        name: bl.planner.plan(bl.planner.Request(cell, T, B, H, torch.device("cpu"), name))
         for name in ("auto", "linear", "chunked", "blelloch")
     }
     backward = backward_of(cell, B, T, H)

@@ -84,7 +84,7 @@ def network(who: str, density: float) -> nn.Sequential:
         bl.attach(model)
     if who == "compact":
         for pruned in sparse_layers(model).values():
-            if CompactWeight.suits(pruned):
+            if CompactWeight.is_compactable(pruned):
                 CompactWeight(pruned)
     return model
 

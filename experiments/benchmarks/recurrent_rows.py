@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import bppsa_lightning as bl
-from bppsa_lightning.planner import gpu
+from bppsa_lightning.planner import cost_cuda as gpu
 from experiments.benchmarks import recurrent_jax, timing
 from experiments.benchmarks.recurrent_cases import (
     CELLS,
@@ -80,7 +80,7 @@ def measure(
         row["best"] = min(planned, key=lambda name: row["plans"][name]["backward"])
         found = {n: value for n, value in found.items() if n.removeprefix("ratio_") not in planned}
     chain = ours.layer.forward
-    plan = chain.plan()
+    plan = chain.plan
     row |= {"scanned": chain.calls > 0, "algorithm": plan and name_of(plan)}
     return row | {"left_to_pytorch": chain.reason} | found
 

@@ -63,7 +63,7 @@ def measure(features: str, B: int, device: torch.device, seconds: float) -> dict
     x, y = torch.randn(B, T, F, device=device), torch.randint(11, (B,), device=device)
     ways = {who: with_rest(training_step(m, x, y)) for who, m in (("ours", ours), ("stock", stock))}
     found = timing.measure(ways, seconds, most=15, least=3, shortest=2)
-    plan = chain.plan()
+    plan = chain.plan
     return {
         "features": features,
         "B": B,

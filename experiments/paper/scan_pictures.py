@@ -12,7 +12,7 @@ import argparse
 import torch
 
 import bppsa_lightning as bl
-from bppsa_lightning.ops import LayerScan
+from bppsa_lightning.depth import LayerScan
 from experiments import recording
 from experiments.paper import figure10
 from experiments.train import scan_costs, scan_picture

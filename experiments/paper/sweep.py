@@ -78,7 +78,7 @@ def measure(
     x = (torch.rand(B, T, 1, device=device) < 0.05 + 0.1 * y.view(B, 1, 1)).float()
     ways = {"ours": training_step(ours, x, y), "stock": training_step(stock, x, y)}
     found = timing.measure(ways, seconds, pairs, least=3, shortest=1)
-    plan = chain.plan()
+    plan = chain.plan
     return {
         "B": B,
         "T": T,

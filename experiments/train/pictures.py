@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import lightning.pytorch as pl
 
 import bppsa_lightning as bl
-from bppsa_lightning.attach import named_chains
+from bppsa_lightning.chain import named_chains
 from experiments import recording
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import Any
 
 import bppsa_lightning as bl
 from bppsa_lightning.depth.stack import FeedforwardChain, modules_of
-from bppsa_lightning.ops import LayerScan
+from bppsa_lightning.depth import LayerScan
 
 
 @dataclass
@@ -85,7 +85,7 @@ def of_chain(chain: bl.Chain) -> list[ScanCosts]:
     Raises:
         ValueError: the chain has no scan to show yet.
     """
-    plan = chain.plan()
+    plan = chain.plan
     if plan is None:
         raise ValueError(f"chain: found {chain!r}, wanted one that has been called")
     if not isinstance(chain, FeedforwardChain):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import bppsa_lightning as bl
-from bppsa_lightning.ops import LayerScan
+from bppsa_lightning.depth import LayerScan
 from bppsa_lightning.planner import Plan
 from experiments.train import scan_costs, scan_picture
 

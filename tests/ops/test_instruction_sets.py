@@ -96,7 +96,7 @@ def diagonal_scan():
 
 
 def recurrent_layers():
-    keep = planner.keep
+    keep = planner.saved
     try:
         for cell in CELLS.values():
             for size in ((7, 5, 3, 4), (12, 5, 7, 33), (3, 70, 3, 8)):
@@ -107,12 +107,12 @@ def recurrent_layers():
                     incoming = cotangents(cell, tensors)
                     wanted = {name: t.to(dtype) for name, t in truth.items()}
                     for kept in (1, 2):
-                        planner.keep = lambda *_, kept=kept: kept
+                        planner.saved = lambda *_, kept=kept: kept
                         for algorithm in ALGORITHMS:
                             found = results(ours, cell, tensors, incoming, algorithm=algorithm)
                             assert_close(found, wanted, tolerance)
     finally:
-        planner.keep = keep
+        planner.saved = keep
 
 
 def sparse_layers():

@@ -197,7 +197,7 @@ def test_empty_batches_and_layers(batch):
 
 def test_only_wanted_gradients_are_computed(monkeypatch):
     calls = []
-    from bppsa_lightning.ops import sparse
+    from bppsa_lightning.ops import _sparse_autograd as sparse
 
     run = sparse._run_backward
     monkeypatch.setattr(sparse, "_run_backward", lambda *a: calls.append(a[-1]) or run(*a))
