@@ -19,7 +19,7 @@ from torch.nn.utils import parametrizations, prune
 from torch.utils.checkpoint import checkpoint
 
 import bppsa_lightning as bl
-from bppsa_lightning.attach import attached
+from bppsa_lightning.chain import named_chains
 
 pytestmark = pytest.mark.usefixtures("accelerate_everything")
 
@@ -86,7 +86,7 @@ def results(rnn, x, h0=None, loss="both"):
 
 def assert_scanned(module, calls=1):
     """Every chain of a module scanned so many calls and handed none over."""
-    counts = [(chain.calls, chain.handed_over) for chain in attached(module)]
+    counts = [(chain.calls, chain.fallback_calls) for chain in dict(named_chains(module)).values()]
     assert counts and all(count == (calls, 0) for count in counts), counts
 
 
@@ -338,7 +338,7 @@ def test_gradcheck_to_the_second_order():
     leaves = tuple(leaf.clone().requires_grad_() for leaf in leaves)
     assert torch.autograd.gradcheck(run, leaves)
     assert torch.autograd.gradgradcheck(run, leaves)
-    assert scanned.forward.calls and not scanned.forward.handed_over
+    assert scanned.forward.calls and not scanned.forward.fallback_calls
 
 
 def test_backward_twice_on_a_retained_graph():
@@ -751,7 +751,7 @@ def test_torch_func_transforms_are_left_to_pytorch(transform):
         for rnn in (stock, scanned)
     )
     assert_identical(found, wanted)
-    assert (scanned.forward.calls, scanned.forward.handed_over) == (0, 1)
+    assert (scanned.forward.calls, scanned.forward.fallback_calls) == (0, 1)
     assert "torch.func" in scanned.forward.reason
 
 
@@ -1085,11 +1085,11 @@ def test_calls_that_cannot_be_scanned_go_to_pytorch(what):
     wanted, found = (outcome(lambda rnn=rnn: run(rnn)) for rnn in (stock, scanned))
     assert_same_outcome(found, wanted)
     chain = scanned.forward
-    assert (chain.calls, chain.handed_over) == (0, 1)
+    assert (chain.calls, chain.fallback_calls) == (0, 1)
     assert reason in chain.reason and chain.reason in bl.explain(scanned)
     assert "1 of 1 calls left to PyTorch" in bl.explain(scanned)
     scanned(f32(T, B, I))
-    assert (chain.calls, chain.handed_over) == (1, 1)
+    assert (chain.calls, chain.fallback_calls) == (1, 1)
     assert "scanned again since" in bl.explain(scanned)
 
 
@@ -1136,7 +1136,7 @@ def test_explain_tells_the_plan_that_runs(algorithm):
     [(_, _, plan)] = log.scans
     row = rows(bl.explain(scanned))["(itself)"]
     assert row.algorithm == plan.algorithm and row.why == plan.reason
-    assert scanned.forward.plan() == plan
+    assert scanned.forward.plan == plan
 
 
 def rows(text):

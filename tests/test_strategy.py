@@ -93,7 +93,7 @@ def test_every_algorithm_trains_alike_and_to_the_same_bits(algorithm):
             assert (cell, shape) == ("RNN-tanh", (T, B, H))
             assert algorithm in ("auto", plan.algorithm)
             [chain] = self.trainer.strategy.chains
-            assert chain.plan() == plan
+            assert chain.plan == plan
 
     first, second = (fit(bl.BPPSAStrategy(algorithm), Checked, max_steps=20) for _ in range(2))
     assert first.losses == second.losses
@@ -332,7 +332,7 @@ def test_half_precision_trains_and_stays_close(precision):
         def on_after_backward(self):
             super().on_after_backward()
             if isinstance(self.trainer.strategy, bl.BPPSAStrategy):
-                assert all(not c.handed_over for c in self.trainer.strategy.chains)
+                assert all(not c.fallback_calls for c in self.trainer.strategy.chains)
             narrow = {"bf16-true": torch.bfloat16, "16-true": torch.float16}
             assert self.rnn.weight_hh_l0.grad.dtype == narrow.get(precision, torch.float32)
 
@@ -699,7 +699,7 @@ def test_short_calls_are_left_to_pytorch_and_train_to_the_same_bits():
         def on_train_end(self):
             if isinstance(self.trainer.strategy, bl.BPPSAStrategy):
                 [chain] = self.trainer.strategy.chains
-                assert (chain.calls, chain.handed_over) == (0, 4) and chain.reason
+                assert (chain.calls, chain.fallback_calls) == (0, 4) and chain.reason
 
     stock, ours = both(Short)
     assert ours.scans == [0] * 4 and ours.losses == stock.losses

@@ -46,9 +46,9 @@ def _plan(request: Request, workers: int) -> Plan:
 
     def cost(plan: Plan) -> float:
         if request.cell == DIAGONAL:
-            on = cost_diagonal.machine(request, workers)
+            on = cost_diagonal.machine(request.device, workers)
             return cost_diagonal.estimate(plan, T, B * H, on)
-        return cost_dense.estimate(plan, T, B, H, cost_dense.machine(request, workers))
+        return cost_dense.estimate(plan, T, B, H, cost_dense.machine(request.device, workers))
 
     asked = algorithm != "auto" or levels is not None
     fastest = fastest_on(units(request.device.type, workers))

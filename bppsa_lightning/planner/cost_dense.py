@@ -17,8 +17,9 @@ idle otherwise: many more workers than samples, and a small state.
 import math
 from dataclasses import dataclass
 
+import torch
+
 from bppsa_lightning.planner.plan import Plan, ceil_div, chunked_plans, max_levels
-from bppsa_lightning.planner.request import Request
 
 # A chunk's product grows and shrinks exponentially with its length: the bound keeps it in range
 # for any chain that trains (kernels check, and walk a chunk step by step where it leaves it).
@@ -50,8 +51,8 @@ class Machine:
     groups: bool
 
 
-def machine(request: Request, workers: int) -> Machine:
-    """The machine model of a request's device with so many workers.
+def machine(device: torch.device, workers: int) -> Machine:
+    """The machine model of a device with so many workers.
 
     The CPU's constants fit the scan of the RNN cell on two cores to a factor of about two. Gates
     and the products for parameters are not in the model: the whole backward of a recurrent layer
@@ -61,7 +62,7 @@ def machine(request: Request, workers: int) -> Machine:
     (experiments/records/planner_recurrent_cpu.json).
     CUDA's constants fit the dense scan on an H200 (experiments/records/h200_dense_scan.json).
     """
-    if request.device.type == "cuda":
+    if device.type == "cuda":
         return Machine(workers, 6e9, 35e9, 0.22e-6, 0.25e-6, 0.0, 5e-6, groups=False)
     return Machine(workers, 25e9, 25e9, 20e-9, 40e-9, 50e-9, 4e-6, groups=True)
 

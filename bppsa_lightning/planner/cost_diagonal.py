@@ -8,8 +8,9 @@ the time that one step waits for the one before it. Chunks pass over memory twic
 import math
 from dataclasses import dataclass
 
+import torch
+
 from bppsa_lightning.planner.plan import Plan, ceil_div, chunked_plans
-from bppsa_lightning.planner.request import Request
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,13 @@ class DiagonalMachine:
     barrier: float
 
 
-def machine(request: Request, workers: int) -> DiagonalMachine:
-    """The machine model of a request's device with so many workers.
+def machine(device: torch.device, workers: int) -> DiagonalMachine:
+    """The machine model of a device with so many workers.
 
     The CPU's constants fit float32 chains out of cache on one core to a factor of about two;
     CUDA's are reasoned, not measured.
     """
-    if request.device.type == "cuda":
+    if device.type == "cuda":
         return DiagonalMachine(workers, 80e-9, 0.45e-9, 32, 5e-6)
     return DiagonalMachine(workers, 1.2e-9, 0.42e-9, 64, 4e-6)
 

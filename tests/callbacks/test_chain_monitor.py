@@ -15,7 +15,7 @@ from torch import nn
 import bppsa_lightning as bl
 from bppsa_lightning.callbacks import _loggers as loggers
 from bppsa_lightning.callbacks.chain_monitor import total_norm
-from bppsa_lightning.explain import CHAINS
+from bppsa_lightning.explain import ChainRow
 
 pytestmark = pytest.mark.filterwarnings("ignore:Memory takes no")
 
@@ -124,7 +124,7 @@ def test_plans_are_those_of_explain_after_the_first_batch(logged):
     ((rows, step),) = logged.pop("plan")
     assert step == 1 and not logged
     text = model.trainer.strategy.explanation.splitlines()
-    assert text[1].split() == list(CHAINS)
+    assert text[1].split() == list(ChainRow._fields)
     assert [" ".join(row).split() for row in rows] == [text[2].split()]
 
 
@@ -135,7 +135,7 @@ def test_a_plan_that_changes_is_logged_again_at_the_next_logging_step(logged):
                 self.trainer.strategy.chains[0].algorithm = "chunked"
 
     fit("bppsa", Changed, callbacks=[bl.ChainMonitor()], logger=Memory(), log_every_n_steps=3)
-    algorithm = CHAINS.index("algorithm")
+    algorithm = ChainRow._fields.index("backward")
     assert [(rows[0][algorithm], step) for rows, step in logged["plan"]] == [
         ("linear", 1),
         ("chunked", 3),
@@ -235,7 +235,7 @@ def test_csv_and_tensorboard_get_all_of_it(tmp_path):
     assert names >= {"plan.csv", "curve.png", "metrics.csv"}
     assert not [name for name in names if name.endswith(".tmp")]
     header, row = csv.reader((folder / "plan.csv").open())
-    assert tuple(header) == CHAINS and row[0] == "rnn"
+    assert tuple(header) == ChainRow._fields and row[0] == "rnn"
     assert (folder / "curve.png").read_bytes().startswith(PNG)
     metrics = list(csv.DictReader((folder / "metrics.csv").open()))
     assert {"grad_norm", "seconds/optimizer", "seconds/rest"} <= metrics[0].keys()
@@ -244,7 +244,7 @@ def test_csv_and_tensorboard_get_all_of_it(tmp_path):
     assert {"grad_norm", "seconds/backward", "seconds/step"} <= set(events.Tags()["scalars"])
     assert [e.step for e in events.Scalars("grad_norm")] == [1, 3]
     text = events.Tensors("plan/text_summary")[0].tensor_proto.string_val[0].decode()
-    assert text.splitlines()[0] == f"| {' | '.join(CHAINS)} |" and "| rnn |" in text
+    assert text.splitlines()[0] == f"| {' | '.join(ChainRow._fields)} |" and "| rnn |" in text
     assert events.Images("curve")[0].encoded_image_string.startswith(PNG)
 
 
@@ -255,6 +255,7 @@ def test_a_logger_that_takes_neither_is_named():
         loggers.log_picture(Memory(), "curve", PNG, 0)
 
 
+@pytest.mark.slow
 def test_wandb_and_tensorboard_are_imported_only_when_used():
     script = (
         "import sys, bppsa_lightning as bl; bl.ChainMonitor(); "

@@ -457,6 +457,7 @@ print("ran", next(iter(data.train_dataloader()))[0].shape[1:])
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_computes_in_processes_what_one_process_does(tmp_path):
     pytest.importorskip("librosa", reason="the audio extra brings librosa")
     write_corpus(tmp_path / "data", ("cel", "org"), recordings=2)
@@ -484,6 +485,7 @@ assert IRMASDataModule("data").num_features == 38
 """
 
 
+@pytest.mark.slow
 def test_the_import_needs_none_of_the_libraries_of_audio(tmp_path):
     command = [sys.executable, "-c", BARE]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

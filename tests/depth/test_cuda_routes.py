@@ -9,20 +9,19 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import bppsa_lightning as bl
+from bppsa_lightning import _library
 from bppsa_lightning import jacobians as J
-from bppsa_lightning.depth import layers
-from bppsa_lightning.depth.stack import _Run
+from bppsa_lightning.depth import scan, weighted
+from bppsa_lightning.depth.autograd import RunFunction
 from bppsa_lightning.jacobians import cache
-from bppsa_lightning.jacobians import device_copies as devices
-from bppsa_lightning.ops import layers as scans
 
 
 @pytest.fixture(autouse=True)
 def kernels_and_no_numbers(monkeypatch):
     """As if built with CUDA; what the host reads from the GPU is that all is well."""
-    monkeypatch.setattr(devices, "HAS_CUDA_KERNELS", True)
-    monkeypatch.setattr(scans, "_in_range", lambda product: True)
-    monkeypatch.setattr(layers._Weighted, "_fits", lambda self, weight: True)
+    monkeypatch.setattr(_library, "HAS_CUDA_KERNELS", True)
+    monkeypatch.setattr(scan, "_in_range", lambda product: True)
+    monkeypatch.setattr(weighted.WeightedLayer, "_fits", lambda self, weight: True)
     cache.patterns.clear()
     yield
     cache.patterns.clear()  # of copies without numbers
@@ -58,8 +57,8 @@ def test_a_stack_on_cuda_is_scanned_there(algorithm, levels, needs_x):
         moved(model, mode)
         y = model(x.detach().to("cuda").requires_grad_(needs_x))
         with torch.no_grad():  # the engine itself would ask for the device
-            _, _, _, _, *grads = _Run.backward(y.grad_fn, torch.ones_like(y))
-    assert (chain.calls, chain.handed_over) == (2, 0) and y.device.type == "cuda"
+            _, *grads = RunFunction.backward(y.grad_fn, torch.ones_like(y))
+    assert (chain.calls, chain.fallback_calls) == (2, 0) and y.device.type == "cuda"
     assert (grads[0] is not None) == needs_x
     sizes = [x.shape, *(p.shape for p in model.parameters())]
     for grad, size in zip(grads, sizes, strict=True):

@@ -8,7 +8,8 @@ from support.cases import DEVICES, relative_error
 from support.sparse_cases import random_pattern, values_of
 
 from bppsa_lightning import ops
-from bppsa_lightning.ops import LayerScan, apply_csr, csr_step
+from bppsa_lightning.depth import LayerScan, csr_step
+from bppsa_lightning.jacobians import apply_csr
 
 
 def chain(sizes, B, density=0.4, shared=(), dtype=torch.float64, seed=0):

@@ -137,7 +137,7 @@ def test_a_part_that_fails_takes_no_other_along(a_gpu, monkeypatch, tmp_path):
 
 
 def test_what_is_left_to_pytorch_is_measured_scanned_beside_it(a_gpu, monkeypatch, tmp_path):
-    monkeypatch.setattr(bl.planner, "hand_over", lambda *_, **__: "for the test")
+    monkeypatch.setattr(bl.planner, "fallback_reason", lambda *_, **__: "for the test")
     a_gpu("--minutes", "0", "--cells", "GRU")
     results = json.loads((tmp_path / "nvidia_h100_80gb_hbm3.json").read_text())
     for row in (*results["rows"], *results["options"]):

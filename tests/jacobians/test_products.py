@@ -8,7 +8,7 @@ from support.cases import DEVICES, relative_error
 from support.sparse_cases import BATCHES, PRODUCTS, beside, product_case, random_pattern, values_of
 
 from bppsa_lightning import jacobians as J
-from bppsa_lightning.ops import apply_csr
+from bppsa_lightning.jacobians import apply_csr
 
 TOLERANCES = {torch.float64: 1e-13, torch.float32: 2e-6}
 

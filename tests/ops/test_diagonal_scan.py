@@ -16,6 +16,7 @@ from support.emulation import compiled, name_of, numbers, pointers
 import bppsa_lightning as bl
 from bppsa_lightning import planner
 from bppsa_lightning.ops import diagonal_scan, linear_recurrence
+from bppsa_lightning.planner import choose
 from bppsa_lightning.reference import diagonal_scan as oracle
 from bppsa_lightning.reference import linear_recurrence as recurrence_oracle
 
@@ -137,7 +138,7 @@ def test_opcheck(plan, dtype, adjoint):
 @pytest.mark.parametrize(
     "function, dynamic, backend",
     [
-        (diagonal_scan, True, "inductor"),
+        pytest.param(diagonal_scan, True, "inductor", marks=pytest.mark.slow),
         (diagonal_scan, False, "aot_eager"),
         (linear_recurrence, True, "aot_eager"),
         (linear_recurrence, False, "aot_eager"),
@@ -306,11 +307,17 @@ def test_threads_do_not_change_the_bits():
 # --- planner ---------------------------------------------------------------------------------
 
 
-def test_the_planner_divides_time_only_where_workers_would_idle():
-    few, many = (planner.DiagonalMachine(n, 1.2e-9, 0.42e-9, 64, 4e-6) for n in (2, 16))
+def planned(T, N, algorithm="auto", levels=None):
+    cpu = torch.device("cpu")
+    return planner.plan(planner.Request(planner.DIAGONAL, T, N, 1, cpu, algorithm, levels))
 
-    def choice(T, N, on):
-        return planner.diagonal._choose_diagonal(T, N, on, "auto", None).algorithm
+
+def test_the_planner_divides_time_only_where_workers_would_idle(monkeypatch):
+    few, many = 2, 16
+
+    def choice(T, N, workers):
+        monkeypatch.setattr(choose, "workers", lambda device: workers)
+        return planned(T, N).algorithm
 
     assert choice(200_000, 1, many) == choice(200_000, 20, many) == "chunked"
     assert choice(100, 20, many) == choice(1000, 10_000, many) == choice(0, 5, many) == "linear"
@@ -320,9 +327,9 @@ def test_the_planner_divides_time_only_where_workers_would_idle():
 @pytest.mark.parametrize("T", [0, 1, 2, 9, 5000])
 def test_the_planner_obeys(T):
     for algorithm in ("linear", "chunked", "blelloch"):
-        plan = planner.choose_diagonal(T, 6, torch.device("cpu"), algorithm)
+        plan = planned(T, 6, algorithm)
         assert plan.algorithm == algorithm and plan.reason == "as asked"
-    assert planner.choose_diagonal(T, 6, torch.device("cpu"), "auto", 0).algorithm == "blelloch"
+    assert planned(T, 6, "auto", 0).algorithm == "blelloch"
 
 
 # --- errors ----------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ each_keep = pytest.mark.parametrize("keep", [1, 2])
 @pytest.fixture
 def keeping(monkeypatch):
     """Sets how much the forward keeps."""
-    return lambda keep: monkeypatch.setattr(planner, "keep", lambda *_: keep)
+    return lambda keep: monkeypatch.setattr(planner, "saved", lambda *_: keep)
 
 
 # --- values ---------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ def test_what_no_gradient_needs_may_change_in_place(cell):
             tensors[changing].zero_()
         gradients = torch.autograd.grad(found, leaves, retain_graph=True)
         assert all(torch.equal(a, b) for a, b in zip(gradients, wanted))
-        with pytest.raises(RuntimeError, match="changed in place"):
+        with pytest.raises(RuntimeError, match="modified in place"):
             torch.autograd.grad(found, leaves, create_graph=True)
 
 

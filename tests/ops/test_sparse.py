@@ -197,7 +197,7 @@ def test_empty_batches_and_layers(batch):
 
 def test_only_wanted_gradients_are_computed(monkeypatch):
     calls = []
-    from bppsa_lightning.ops import sparse
+    from bppsa_lightning.ops import _sparse_autograd as sparse
 
     run = sparse._run_backward
     monkeypatch.setattr(sparse, "_run_backward", lambda *a: calls.append(a[-1]) or run(*a))
@@ -248,6 +248,7 @@ def test_second_derivatives_through_what_follows(relu, pool):
     assert torch.autograd.gradgradcheck(run, (x, weight, bias))
 
 
+@pytest.mark.slow
 @each_convolution
 def test_opcheck(case):
     x_shape, shape, geometry = settings(case)

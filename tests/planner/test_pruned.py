@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from bppsa_lightning.ops import SparsePattern
-from bppsa_lightning.planner import pruned as cost
+from bppsa_lightning.planner import cost_pruned as cost
+from bppsa_lightning.pruned.layer import request_of
 
 RECORD = Path(__file__).parents[2] / "experiments" / "records" / "planner_sparse_cpu.json"
 
@@ -17,7 +18,7 @@ RECORD = Path(__file__).parents[2] / "experiments" / "records" / "planner_sparse
 def plan(O, C, K, density, B, H):
     generator = torch.Generator().manual_seed(0)
     mask = torch.rand(O, C, K, K, generator=generator) < density
-    return cost.choose(SparsePattern.of(mask, 1, K // 2), B, H, H)
+    return cost.choose(request_of(SparsePattern.of(mask, 1, K // 2), B, H, H))
 
 
 def test_few_weights_are_sparse_and_all_are_dense():
@@ -33,8 +34,8 @@ def test_more_weights_never_turn_a_dense_layer_sparse():
 
 
 def test_the_reason_names_density_and_the_rival():
-    assert plan(128, 64, 3, 0.03, 32, 8).reason.startswith("density 0.030: dense is estimated")
-    assert plan(128, 64, 3, 1.0, 32, 8).reason.startswith("density 1.000: sparse is estimated")
+    assert plan(128, 64, 3, 0.03, 32, 8).reason.startswith("3.0% of the weights left; dense would take")
+    assert plan(128, 64, 3, 1.0, 32, 8).reason.startswith("100.0% of the weights left; sparse would take")
 
 
 @pytest.mark.parametrize("size", [(0, 8), (3, 1)])
@@ -54,7 +55,7 @@ def _as_recorded(row):
         nnz=round(row["density"] * math.prod(shape)),
         output_size=lambda *size: size,
     )
-    return cost.choose(pattern, row["B"], H, H)
+    return cost.choose(request_of(pattern, row["B"], H, H))
 
 
 def test_sparse_is_never_chosen_where_it_was_measured_to_be_slower(monkeypatch):

@@ -11,7 +11,7 @@ from torch.nn.utils import prune
 
 import bppsa_lightning as bl
 from bppsa_lightning.ops import batch_norm
-from bppsa_lightning.planner import pruned as cost
+from bppsa_lightning.planner import cost_pruned as cost
 from bppsa_lightning.pruned import LayoutLayer
 
 
@@ -138,7 +138,7 @@ def assert_same(found, wanted):
 
 @pytest.fixture
 def every_layer_is_sparse(monkeypatch):
-    monkeypatch.setattr(cost, "choose", lambda *_: cost.Plan(True, 1.0, 2.0, "for the test"))
+    monkeypatch.setattr(cost, "choose", lambda *_: cost.PrunedPlan(True, 1.0, 2.0, "for the test"))
 
 
 def used(monkeypatch):

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import bppsa_lightning as bl
 from bppsa_lightning import pruned
-from bppsa_lightning.planner import pruned as cost
+from bppsa_lightning.planner import cost_pruned as cost
 from bppsa_lightning.pruned.compact import CompactWeight
 from bppsa_lightning.pruned.layer import SparseLayer
 from bppsa_lightning.pruned.layout import samples_innermost
@@ -25,7 +25,7 @@ B = 16
 @pytest.fixture(autouse=True)
 def every_layer_is_sparse(monkeypatch):
     """Results count here, not which path is faster."""
-    monkeypatch.setattr(cost, "choose", lambda *_: cost.Plan(True, 1.0, 2.0, "for the test"))
+    monkeypatch.setattr(cost, "choose", lambda *_: cost.PrunedPlan(True, 1.0, 2.0, "for the test"))
 
 
 def network(norm=False):
@@ -80,7 +80,7 @@ def results(model, x):
 def assert_all_sparse(model, calls=1):
     pruned_layers = pruned.sparse_layers(model)
     assert pruned_layers
-    assert {(p.calls, p.handed_over, p.reason) for p in pruned_layers.values()} == {
+    assert {(p.calls, p.fallback_calls, p.reason) for p in pruned_layers.values()} == {
         (calls, 0, None)
     }
 
@@ -110,8 +110,8 @@ def test_the_layout_is_kept_from_layer_to_layer():
     ours(image())
     names = [name for name, child in ours.named_children() if not isinstance(child, nn.Linear)]
     assert all(seen[name] for name in names if not isinstance(ours[int(name)], nn.Flatten))
-    kept = [s for c in ours if isinstance(s := pruned.stand_in_of(c), pruned.LayoutLayer)]
-    assert len(kept) == 4 and {(s.calls, s.handed_over) for s in kept} == {(1, 0)}
+    kept = [s for c in ours if isinstance(s := replacement_of(c), pruned.LayoutLayer)]
+    assert len(kept) == 4 and {(s.calls, s.fallback_calls) for s in kept} == {(1, 0)}
 
 
 def through_operators(monkeypatch):
@@ -261,7 +261,7 @@ def test_layers_between_are_the_same_on_the_view(pool):
     assert_close(weights(ours), weights(pool), 1e-14)
     plain = torch.randn(B, 4, 7, 7, dtype=torch.float64)
     ours(plain)
-    assert (ours.forward.calls, ours.forward.handed_over) == (1, 1)
+    assert (ours.forward.calls, ours.forward.fallback_calls) == (1, 1)
 
 
 def test_a_linear_layer_of_any_batch_and_an_image_alone():
@@ -380,7 +380,7 @@ def test_calls_that_it_does_not_take_are_handed_over():
     tangent = torch.randn_like(x)
     run = {m: torch.func.jvp(lambda t, m=m: m[0](t), (x,), (tangent,))[1] for m in (ours, stock)}
     assert relative_error(run[ours], run[stock].double()) < 1e-5
-    assert layer.calls == 0 and layer.handed_over == 4
+    assert layer.calls == 0 and layer.fallback_calls == 4
 
 
 def test_explain_lists_density_path_and_reason():
@@ -394,7 +394,7 @@ def test_explain_lists_density_path_and_reason():
 
 
 def test_a_layer_that_is_planned_dense_is_pytorchs(monkeypatch):
-    monkeypatch.setattr(cost, "choose", lambda *_: cost.Plan(False, 2.0, 1.0, "dense for the test"))
+    monkeypatch.setattr(cost, "choose", lambda *_: cost.PrunedPlan(False, 2.0, 1.0, "dense for the test"))
     stock, ours = twins()
     assert_identical(results(ours, image()), results(stock, image()))
     assert ours[0].forward.reason == "dense for the test" and "dense for" in bl.explain(ours)
@@ -402,7 +402,7 @@ def test_a_layer_that_is_planned_dense_is_pytorchs(monkeypatch):
 
 def dense_below(least):
     """The plan: sparse for images of at least so many rows."""
-    return lambda _, B, H, W: cost.Plan(least <= H, 1.0, 1.0, f"{H} rows")
+    return lambda size: cost.PrunedPlan(least <= size.H, 1.0, 1.0, f"{size.H} rows")
 
 
 @pytest.mark.parametrize("amount", [0.7, 0.0])
@@ -412,15 +412,15 @@ def test_a_dense_plan_holds_until_something_changes(monkeypatch, amount):
     stock, ours = twins(amount=amount)
     layer, x = ours[0].forward, image()
     seen = []
-    refused = SparseLayer._why_not
-    monkeypatch.setattr(SparseLayer, "_why_not", lambda *a: seen.append(a[0]) or refused(*a))
+    refused = SparseLayer._unsupported_call
+    monkeypatch.setattr(SparseLayer, "_unsupported_call", lambda *a: seen.append(a[0]) or refused(*a))
 
     def same(x, checks):
         seen.clear()
-        before = layer.handed_over
+        before = layer.fallback_calls
         assert_identical(results(ours, x), results(stock, x))
         assert torch.equal(ours[0].weight, stock[0].weight)
-        assert layer.handed_over == before + 1 and layer.calls == 0
+        assert layer.fallback_calls == before + 1 and layer.calls == 0
         assert (layer in seen) == checks, layer.name
 
     same(x, True)
@@ -488,7 +488,7 @@ def test_a_later_hook_has_the_last_word_on_the_weight(monkeypatch):
 
 def test_checkpointing_recomputes_what_the_forward_kept(monkeypatch):
     """At each size as many tensors, whatever size the call before had."""
-    monkeypatch.setattr(cost, "choose", lambda _, B, H, W: cost.Plan(B % 2 == 0, 1.0, 1.0, "odd"))
+    monkeypatch.setattr(cost, "choose", lambda size: cost.PrunedPlan(size.B % 2 == 0, 1.0, 1.0, "odd"))
     for amount in (0.7, 0.0):
         stock, ours = twins(amount=amount)
         for B_now in (16, 16, 5, 5, 16, 3):
@@ -519,7 +519,7 @@ def test_weights_that_change_within_autocast_are_seen(monkeypatch, amount):
 
 def test_tracing_parametrizations_and_inference_first(monkeypatch):
     for plan in (True, False):
-        monkeypatch.setattr(cost, "choose", lambda *_, plan=plan: cost.Plan(plan, 1.0, 1.0, "test"))
+        monkeypatch.setattr(cost, "choose", lambda *_, plan=plan: cost.PrunedPlan(plan, 1.0, 1.0, "test"))
         for amount in (0.7, 0.0):
             stock, ours = twins(amount=amount)
             with torch.inference_mode():
@@ -566,9 +566,10 @@ def test_a_mask_that_scales_is_left_to_pytorch():
     for _ in range(2):
         assert_close(results(ours, image()), results(stock, image()), 1e-12)
     assert ours[0].forward.reason == "its mask has other numbers than 0 and 1"
-    assert not CompactWeight.suits(ours[0].forward)
+    assert not CompactWeight.is_compactable(ours[0].forward)
 
 
+@pytest.mark.slow
 def test_compiled():
     stock, ours = twins()
     compiled = torch.compile(ours, backend="aot_eager")
@@ -686,7 +687,7 @@ def test_a_scan_over_depth_takes_its_pruned_layers_with_it():
     stock, ours = pruned_network(), pruned_network()
     ours.load_state_dict(stock.state_dict())
     (chain,) = bl.attach(ours, "linear")
-    assert all(pruned.stand_in_of(module) is None for module in ours)
+    assert all(replacement_of(module) is None for module in ours)
     x = torch.randn(B, 3, 12, 12, dtype=torch.float64)
     for model in (stock, ours):
         model(x).square().sum().backward()

@@ -14,11 +14,12 @@ from torch.nn.modules import rnn as rnn_module
 from torch.nn.utils import rnn as rnn_utils
 
 import bppsa_lightning as bl
-from bppsa_lightning.ops import recurrent as operators
-from bppsa_lightning.planner import gpu, recurrent
+from bppsa_lightning import _library
+from bppsa_lightning.planner import choose
+from bppsa_lightning.planner import cost_cuda as gpu
 from bppsa_lightning.recurrent.packed import padded_steps
 
-kernels_missing = operators._cuda_kernels_missing
+kernels_missing = _library._missing_recurrent_cuda_kernels
 PYTORCH = ("rnn_tanh", "rnn_relu", "gru", "lstm")
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer:UserWarning")
 
@@ -28,9 +29,9 @@ def a_gpu(monkeypatch):
     """An H200 with cuDNN, for tensors without data; what PyTorch computes there is nothing."""
     nothing = SimpleNamespace(**{f: lambda *_: (None, None, None) for f in PYTORCH})
     monkeypatch.setattr(rnn_module, "_VF", nothing)
-    monkeypatch.setattr(recurrent, "_gpu", lambda device: (132, True))
+    monkeypatch.setattr(choose, "gpu", lambda device: (132, True))
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
-    monkeypatch.setattr(operators, "_cuda_kernels_missing", lambda device: None)
+    monkeypatch.setattr(_library, "_missing_recurrent_cuda_kernels", lambda device: None)
     with FakeTensorMode():
         yield
 
@@ -51,7 +52,7 @@ def test_small_states_are_scanned_in_every_dtype(kind, dtype):
     chain, (output, _) = called(
         kind(3, 20, device="cuda", dtype=dtype), ones(50, 4, 3, dtype=dtype)
     )
-    assert (chain.calls, chain.handed_over) == (1, 0), chain.reason
+    assert (chain.calls, chain.fallback_calls) == (1, 0), chain.reason
     assert (output.shape, output.dtype, output.device.type) == ((50, 4, 20), dtype, "cuda")
     row = next(line for line in bl.explain(chain.module).splitlines() if "multiprocessors" in line)
     assert "cuDNN" in row and gpu.GPU in row and " ms" in row
@@ -79,7 +80,7 @@ def test_under_autocast_results_are_of_the_dtype_of_pytorch(kind, asked, cudnn, 
 LEFT = {
     "cuDNN is faster": (lambda: nn.GRU(1, 128, device="cuda"), "cuDNN is estimated to take 2."),
     "large": (lambda: nn.RNN(1, 257, device="cuda"), "again in every step"),
-    "float64": (lambda: nn.RNN(1, 33, device="cuda", dtype=torch.float64), "H=33 in float64"),
+    "float64": (lambda: nn.RNN(1, 33, device="cuda", dtype=torch.float64), "hidden 33 in float64"),
 }
 
 
@@ -89,7 +90,7 @@ def test_left_to_cudnn_with_the_reason(what, monkeypatch):
     make, reason = LEFT[what]
     layer = make()
     chain, _ = called(layer, ones(1000, 16, 1, dtype=layer.weight_hh_l0.dtype))
-    assert (chain.calls, chain.handed_over) == (0, 1)
+    assert (chain.calls, chain.fallback_calls) == (0, 1)
     assert reason in chain.reason and reason in bl.explain(layer)
 
 
@@ -134,20 +135,20 @@ MISSING = {
 def test_kernels_that_are_missing_are_missed_aloud(what, monkeypatch):
     """Also where cuDNN is faster: the statement is what can be done about it."""
     library, capability, reason = MISSING[what]
-    monkeypatch.setattr(operators, "_cuda_kernels_missing", kernels_missing.__wrapped__)
-    monkeypatch.setattr(operators, "HAS_CUDA_KERNELS", library)
-    monkeypatch.setattr(operators, "_architectures", lambda: [75, 90])
+    monkeypatch.setattr(_library, "_missing_recurrent_cuda_kernels", kernels_missing.__wrapped__)
+    monkeypatch.setattr(_library, "HAS_CUDA_KERNELS", library)
+    monkeypatch.setattr(_library, "recurrent_architectures", lambda: [75, 90])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     layer = nn.GRU(1, 128, device="cuda")
     chain, _ = called(layer, ones(1000, 16, 1))
-    assert chain.handed_over == 1 and reason in chain.reason and reason in bl.explain(layer)
+    assert chain.fallback_calls == 1 and reason in chain.reason and reason in bl.explain(layer)
     with pytest.raises(RuntimeError, match=re.escape(reason)):
         bl.ops.gru(ones(5, 4, 1), None, *layer.parameters())
 
 
 def test_later_gpus_run_what_was_built_for_earlier_ones(monkeypatch):
-    monkeypatch.setattr(operators, "HAS_CUDA_KERNELS", True)
-    monkeypatch.setattr(operators, "_architectures", lambda: [75, 90])
+    monkeypatch.setattr(_library, "HAS_CUDA_KERNELS", True)
+    monkeypatch.setattr(_library, "recurrent_architectures", lambda: [75, 90])
     for capability in ((7, 5), (8, 6), (9, 0), (12, 0)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
         assert kernels_missing.__wrapped__(torch.device("cuda")) is None

@@ -16,9 +16,9 @@ from torch.nn.utils import parametrizations, prune
 from torch.nn.utils import rnn as rnn_utils
 
 import bppsa_lightning as bl
-from bppsa_lightning import ops, planner
-from bppsa_lightning.attach import attached
-from bppsa_lightning.recurrent import packed
+from bppsa_lightning import planner
+from bppsa_lightning.chain import named_chains
+from bppsa_lightning.recurrent import packed, support
 
 EXACT = 1e-10
 
@@ -208,8 +208,8 @@ def scanned(module, algorithm="auto"):
 
 def assert_scanned(module, calls=1):
     assert attached(module)
-    for chain in attached(module):
-        assert (chain.calls, chain.handed_over) == (calls, 0), chain.reason
+    for chain in dict(named_chains(module)).values():
+        assert (chain.calls, chain.fallback_calls) == (calls, 0), chain.reason
 
 
 ids = pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_nothing_comes_from_behind_the_end_of_a_sequence(bidirectional, waits, m
 
     Then its scan is done again; but not where to look would be to wait, as on a GPU.
     """
-    monkeypatch.setattr(packed, "_waits_for", lambda device: waits)
+    monkeypatch.setattr(packed, "check_syncs", lambda device: waits)
     stock, module = pair("RNN-relu", torch.float32, bias=False, bidirectional=bidirectional)
     for rnn in (stock, module):
         for name, parameter in rnn.named_parameters():
@@ -592,7 +592,7 @@ def test_bad_calls_raise_what_pytorch_raises(cell, what):
     hx = hx if hx is None or cell == "LSTM" else hx[0]
     wanted, found = (run_or_error(m, x, hx, None) for m in (stock, module))
     assert isinstance(wanted, type) and found is wanted
-    assert module.forward.handed_over == 1 and module.forward.reason
+    assert module.forward.fallback_calls == 1 and module.forward.reason
 
 
 @pytest.mark.parametrize("hx", [states(2)[0], states(2)[:1], (*states(2), states(2)[0]), states])
@@ -610,33 +610,38 @@ def test_states_as_a_list():
 def test_the_planner_may_leave_a_call_to_pytorch(monkeypatch):
     asked = []
 
-    def hand_over(*size, spread):
-        asked.append((*size, spread))
-        return "PyTorch's kernel is faster for 5 steps" if size[1] == 5 else None
+    def fallback_reason(request):
+        asked.append(request)
+        return "PyTorch's kernel is faster for 5 steps" if request.T == 5 else None
 
-    monkeypatch.setattr(planner, "hand_over", hand_over)
+    monkeypatch.setattr(planner, "fallback_reason", fallback_reason)
     stock, module = pair("GRU", num_layers=2, bidirectional=True)
     x = tensor(5, 2, 3)
     assert torch.equal(module(x)[0], stock(x)[0])
     chain = module.forward
-    assert (chain.calls, chain.handed_over, chain.shape) == (0, 1, None)
-    assert "1 of 1 calls left to PyTorch; last: PyTorch's kernel is faster" in bl.explain(module)
+    assert (chain.calls, chain.fallback_calls, chain.shape) == (0, 1, None)
+    assert "0 of 1 calls accelerated; last fallback: PyTorch's kernel is faster" in bl.explain(module)
     with torch.no_grad():
         module(pack(tensor(7, 2, 3), [7, 3]))
-    assert (chain.calls, chain.handed_over, chain.reason) == (1, 1, None)
+    assert (chain.calls, chain.fallback_calls, chain.reason) == (1, 1, None)
     cpu = torch.device("cpu")
-    assert asked == [("gru", 5, 2, 4, cpu, None), ("gru", 7, 2, 4, cpu, (10, 7))]
+    sizes = {"I": 3, "layers": 2, "directions": 2}
+    assert asked == [
+        planner.Request("gru", 5, 2, 4, cpu, **sizes),
+        planner.Request("gru", 7, 2, 4, cpu, total_steps=10, padded_steps=7, **sizes),
+    ]
     # The same size again: not asked again.
     assert torch.equal(module(x)[0], stock(x)[0])
-    assert (chain.calls, chain.handed_over, len(asked)) == (1, 2, 2)
+    assert (chain.calls, chain.fallback_calls, len(asked)) == (1, 2, 2)
     assert chain.reason == "PyTorch's kernel is faster for 5 steps"
 
 
 def test_a_device_without_kernels_is_left_to_pytorch(monkeypatch):
-    monkeypatch.setattr(ops, "recurrent_kernels_missing", lambda device: f"none on {device}")
+    missing = "missing_recurrent_kernels"
+    monkeypatch.setattr(support, missing, lambda device: f"none on {device}")
     stock, module = pair("LSTM")
     assert torch.equal(module(tensor(5, 2, 3))[0], stock(tensor(5, 2, 3))[0])
-    assert "1 of 1 calls left to PyTorch; last: none on cpu" in bl.explain(module)
+    assert "0 of 1 calls accelerated; last fallback: none on cpu" in bl.explain(module)
 
 
 # --- An algorithm for each chain, and what explain says --------------------------------------
@@ -692,7 +697,7 @@ def test_an_unknown_name_or_algorithm_attaches_nothing(algorithm, error, message
     module = model()
     with pytest.raises(error, match=message):
         bl.attach(module, algorithm)
-    assert not attached(module)
+    assert not named_chains(module)
 
 
 def test_the_algorithm_of_a_chain_may_be_set():
