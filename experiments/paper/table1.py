@@ -131,7 +131,7 @@ def draw(path: Path) -> None:
         cell += pattern.col.long() * bins[1] // pattern.shape[1]
         entries = torch.bincount(cell, minlength=math.prod(bins)).view(bins)
         axis.imshow(
-            entries.double().log1p(), aspect="auto", cmap="Greys", interpolation="antialiased",
+            entries.double().log1p().numpy(), aspect="auto", cmap="Greys", interpolation="antialiased",
             extent=(0, pattern.shape[1], pattern.shape[0], 0),
         )  # fmt: skip
         axis.set_title(f"{name}: {pattern.sparsity:.5f} zeros")
