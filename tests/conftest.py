@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.relative_to(HERE).as_posix().startswith(SLOW):
             item.add_marker("slow")
-        if not item.get_closest_marker("gpu"):
+        if not (item.get_closest_marker("gpu") or item.get_closest_marker("slow")):
             functions[item.path, item.originalname].append(item)
     for cases in functions.values():
         for item in {*cases} - {*quick_cases(cases)}:

@@ -418,7 +418,6 @@ def test_jacobian_and_hessian(vectorize):
     assert scanned.forward.calls == 2
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated:FutureWarning")
 def test_forward_mode_differentiation_is_left_to_pytorch():
     tangents = []
     for rnn in twins():

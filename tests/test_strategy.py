@@ -44,11 +44,6 @@ import bppsa_lightning as bl
 STOCK = "auto"
 ALGORITHMS = ("auto", "linear", "chunked", "blelloch")
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
-]
-
 
 def both(model=Classifier, **settings):
     """The same training under STOCK and under "bppsa", in float64 unless told otherwise."""
@@ -815,7 +810,6 @@ trainer:
     ],
     ids=["name", "class path", "argument", "YAML"],
 )
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_from_the_command_line(how, algorithm, tmp_path):
     pytest.importorskip("jsonargparse")
     from lightning.pytorch.cli import LightningCLI

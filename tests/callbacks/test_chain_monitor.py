@@ -17,11 +17,7 @@ from bppsa_lightning.callbacks import _loggers as loggers
 from bppsa_lightning.callbacks.chain_monitor import total_norm
 from bppsa_lightning.explain import ChainRow
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
-    pytest.mark.filterwarnings("ignore:Memory takes no"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Memory takes no")
 
 
 @pytest.fixture
@@ -259,6 +255,7 @@ def test_a_logger_that_takes_neither_is_named():
         loggers.log_picture(Memory(), "curve", PNG, 0)
 
 
+@pytest.mark.slow
 def test_wandb_and_tensorboard_are_imported_only_when_used():
     script = (
         "import sys, bppsa_lightning as bl; bl.ChainMonitor(); "

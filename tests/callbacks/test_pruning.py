@@ -19,11 +19,6 @@ import bppsa_lightning as bl
 from bppsa_lightning import pruned
 from bppsa_lightning.planner import cost_pruned as cost
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
-]
-
 
 @pytest.fixture(autouse=True)
 def every_layer_is_sparse(monkeypatch):

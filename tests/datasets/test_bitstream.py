@@ -259,7 +259,6 @@ class Recorder(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec")
 def test_trainer_runs_every_stage(tmp_path):
     data = BitstreamDataModule(tmp_path / "data", **SMALL)
     silent = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)

@@ -457,6 +457,7 @@ print("ran", next(iter(data.train_dataloader()))[0].shape[1:])
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_computes_in_processes_what_one_process_does(tmp_path):
     pytest.importorskip("librosa", reason="the audio extra brings librosa")
     write_corpus(tmp_path / "data", ("cel", "org"), recordings=2)
@@ -484,6 +485,7 @@ assert IRMASDataModule("data").num_features == 38
 """
 
 
+@pytest.mark.slow
 def test_the_import_needs_none_of_the_libraries_of_audio(tmp_path):
     command = [sys.executable, "-c", BARE]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
@@ -553,7 +555,6 @@ class Classifier(LightningModule):
         return torch.optim.Adam(self.parameters())
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec")
 @pytest.mark.parametrize("strategy", ["bppsa", "auto"])
 def test_trainer_runs_and_the_checkpoint_brings_the_settings_back(corpus, tmp_path, strategy):
     data = IRMASDataModule(corpus, cache_dir=corpus / "cache", seed=3)

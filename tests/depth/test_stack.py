@@ -78,7 +78,7 @@ def all_dropped():
 
 MODELS = {
     "lenet": (lenet, (3, 3, 32, 32)),
-    "vgg": (VGG, (2, 3, 32, 32)),
+    "vgg": (lambda: VGG(1 / 32), (2, 3, 32, 32)),
     "everything": (everything, (2, 3, 11, 13)),
     "conv1d": (conv1d, (3, 3, 16)),
     "all dropped": (all_dropped, (3, 5)),
@@ -169,6 +169,7 @@ def test_float32_errs_at_most_twice_as_much_as_pytorch(name, algorithm, levels):
     assert all(sorted(found)[len(found) // 2] <= 2 for found in ratios.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept, algorithm", [(0.03, "blelloch"), (1.0, "linear")])
 def test_vgg11_in_full_width(kept, algorithm):
     def make():
@@ -419,6 +420,7 @@ def test_trains_under_the_strategy_as_without_it(algorithm):
     assert all("forward" not in m.__dict__ for m in ours.modules())
 
 
+@pytest.mark.slow
 def test_compiled_models_take_pytorch_s_path():
     torch._dynamo.reset()
     stock, ours, (chain,) = pair(lenet, "blelloch", 2)

@@ -41,6 +41,7 @@ def losses(folder):
     return [float(row.split(",")[column]) for row in rows[1:] if row.split(",")[column]]
 
 
+@pytest.mark.slow
 def test_compare_trains_both_and_shows_that_the_curves_coincide(run, tmp_path):
     printed = run("compare", "bitstream_rnn", "--trainer.limit_train_batches", "40")
     assert "speed-up" in printed.stdout and "curves:" in printed.stdout
@@ -51,10 +52,7 @@ def test_compare_trains_both_and_shows_that_the_curves_coincide(run, tmp_path):
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert len(losses(folder / "bppsa")) == len(losses(folder / "stock")) == 4
     # Scanned in one run, stock in the other; and W&B wrote its offline file without an account.
-    assert (
-        "BPPSA accelerates 1 of 1 recurrent layers: rnn (RNN-tanh)"
-        in printed.stderr + printed.stdout
-    )
+    assert "BPPSA accelerates 1 of 1 recurrent layer: rnn (RNN-tanh)" in printed.stderr + printed.stdout
     assert list((folder / "bppsa").rglob("*.wandb")) and list((folder / "stock").rglob("*.wandb"))
 
 
@@ -73,6 +71,7 @@ def wait_for(condition, process, seconds=90):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
 def test_interrupted_and_then_resumed(environment, tmp_path, how):
     fit = [sys.executable, "-m", "experiments.train.bitstream_rnn", "fit"]

@@ -137,7 +137,7 @@ def test_opcheck(plan, dtype, adjoint):
 @pytest.mark.parametrize(
     "function, dynamic, backend",
     [
-        (diagonal_scan, True, "inductor"),
+        pytest.param(diagonal_scan, True, "inductor", marks=pytest.mark.slow),
         (diagonal_scan, False, "aot_eager"),
         (linear_recurrence, True, "aot_eager"),
         (linear_recurrence, False, "aot_eager"),

@@ -248,6 +248,7 @@ def test_second_derivatives_through_what_follows(relu, pool):
     assert torch.autograd.gradgradcheck(run, (x, weight, bias))
 
 
+@pytest.mark.slow
 @each_convolution
 def test_opcheck(case):
     x_shape, shape, geometry = settings(case)

@@ -578,6 +578,7 @@ def test_a_mask_that_scales_is_left_to_pytorch():
     assert not CompactWeight.is_compactable(ours[0].forward)
 
 
+@pytest.mark.slow
 def test_compiled():
     stock, ours = twins()
     compiled = torch.compile(ours, backend="aot_eager")
