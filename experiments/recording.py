@@ -1,10 +1,11 @@
 """Records: results as JSON that names hardware, versions and date; figures; whole or not there."""
 
+import argparse
 import json
 import os
 import platform
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
 from importlib.metadata import version
@@ -13,19 +14,34 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-import bppsa_lightning as bl
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FOLDER = "BPPSA_RECORDS"  # environment variable: where records go instead
+FOLDER = "BPPSA_RECORDS"  # environment variable: where --record keeps records instead
 RECORDS = Path(os.environ.get(FOLDER) or Path(__file__).parent / "records")
+UNRECORDED = Path("runs/records")
+
+
+def add_record_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds `--record`, the one switch that lets a script touch the committed records."""
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help=f"keep results in experiments/records (default: in {UNRECORDED})",
+    )
+
+
+def folder(record: bool) -> Path:
+    """Where results go: the committed records if `record`, else a folder that git ignores."""
+    return RECORDS if record else UNRECORDED
 
 
 def environment() -> dict[str, Any]:
     """What a reader needs to judge a measurement: machine, versions, date."""
+    import torch  # late: the page of the records is written without it
+
+    import bppsa_lightning as bl
+
     found = {
         "date": date.today().isoformat(),
         "cpu": _cpu_name(),
@@ -43,6 +59,23 @@ def environment() -> dict[str, Any]:
         found["gpu"] = torch.cuda.get_device_name()
         found["cudnn"] = torch.backends.cudnn.version()
     return found
+
+
+def machine(environment: dict[str, Any]) -> str:
+    """The machine of a record's "environment", in a few words."""
+    cpu = f"{environment['cpu']}, {environment['cores']} cores"
+    return environment.get("gpu") or f"{cpu} ({environment['cpu_kernels']} kernels)"
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    lines = [f"| {' | '.join(map(str, cells))} |" for cells in (header, *rows)]
+    return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])
+
+
+def read(name: str, folder: Path | None = None) -> dict[str, Any]:
+    """The record `name`, of the committed ones unless another folder is given."""
+    return json.loads(((folder or RECORDS) / f"{name}.json").read_text())
 
 
 def write(path: Path, results: dict[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""Measurements against stock PyTorch, JAX, SciPy and the planner's estimates."""

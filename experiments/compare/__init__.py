@@ -1,0 +1,1 @@
+"""One experiment trained by scan and by stock PyTorch, and the two runs compared."""

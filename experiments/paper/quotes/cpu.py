@@ -1,0 +1,122 @@
+"""Recurrent layers on the CPU, beside stock PyTorch and JAX.
+
+Letters: B batch, T steps, H hidden, I input.
+"""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from experiments.paper.quotes.wording import ms, or_slower, source, speed_up
+from experiments.paper.sections.grid import ratios
+from experiments.recording import markdown, read
+
+TABLE, GRID, PACKED = "benchmark_recurrent_cpu", "grid_recurrent_cpu", "packed_recurrent_cpu"
+# B, T, H: the paper's size, a large layer, and two at which stock PyTorch or JAX is faster.
+HEADLINES = ((16, 1000, 20, 1), (16, 1000, 128, 128), (16, 10, 20, 1), (16, 1, 20, 1))
+LETTERS = ("B", "T", "H", "I")
+HEADER = ("layer", *LETTERS, "stock PyTorch", "bppsa", "speed-up", "over JAX (jit)")
+
+
+def headline_table(records: str) -> str:
+    """The sizes of HEADLINES."""
+    record = read(TABLE)
+    rows = [
+        row
+        for size in HEADLINES
+        for row in record["rows"]
+        if tuple(row[letter] for letter in LETTERS) == size
+    ]
+    return f"{markdown(HEADER, map(_cells, rows))}\n\n{source(records, TABLE, record)}"
+
+
+def every_size(records: str) -> str:
+    """All sizes of the record."""
+    record = read(TABLE)
+    return f"{markdown(HEADER, map(_cells, record['rows']))}\n\n{source(records, TABLE, record)}"
+
+
+def _cells(row: dict[str, Any]) -> Sequence[object]:
+    sizes = (f"{row[letter]:,}" for letter in LETTERS)
+    jax = or_slower(row["ratio_jax"]["both"])
+    if row["scanned"]:
+        ours, ratio = ms(row["ours"]["both"]), or_slower(row["ratio_stock"]["both"])
+    else:
+        ours, ratio = f"{ms(row['ours']['both'])}, by PyTorch", "1x (PyTorch is faster)"
+    return (f"`nn.{row['cell']}`", *sizes, ms(row["stock"]["both"]), ours, ratio, jax)
+
+
+def grid(records: str) -> str:
+    """What the grid of all sizes shows."""
+    record = read(GRID)
+    what = f"[{len(record['rows'])} sizes]({records}/{GRID}.json)"
+    return _sizes(what, record, ratios(record["rows"]))
+
+
+def packed(records: str) -> str:
+    """What the sizes with samples of different lengths show."""
+    record = read(PACKED)
+    what = (
+        f"[{len(record['rows'])} sizes]({records}/{PACKED}.json) with samples of different lengths"
+    )
+    return _sizes(what, record, [row["ratio"] for row in record["rows"] if row["scanned"]])
+
+
+def second_machine(records: str) -> str:
+    """The table and the grid on another machine."""
+    first, record = read(f"amd_epyc/{TABLE}"), read(f"amd_epyc/{GRID}")
+    cells = ", ".join(
+        f"{row['cell']} {speed_up(row['ratio_stock']['both'])}" for row in first["rows"][:3]
+    )
+    what = f"[the same {len(record['rows'])} sizes]({records}/amd_epyc/{GRID}.json)"
+    return (
+        f"{_sizes(what, record, ratios(record['rows']))} The paper's size gives "
+        f"[{cells}]({records}/amd_epyc/{TABLE}.json)."
+    )
+
+
+def _sizes(what: str, record: dict[str, Any], found: list[float]) -> str:
+    """Of all sizes measured, those kept by PyTorch; and the speed-ups found at the others."""
+    slower = [ratio for ratio in found if ratio < 1]
+    sizes = "size" if len(slower) == 1 else "sizes"
+    never = f"slower at {len(slower)} {sizes} ({speed_up(min(slower))} at worst)" if slower else ""
+    e = record["environment"]
+    return (
+        f"We timed {what} ({e['cpu']}, {e['cores']} cores). PyTorch is faster for "
+        f"{len(record['rows']) - len(found)} of them, and keeps them. The other {len(found)} run on "
+        f"our kernels: {speed_up(median(found))} as fast in the median, {never or 'never slower'}."
+    )
+
+
+def memory(records: str) -> str:
+    """Peak extra memory of a training step."""
+    record = read(TABLE)
+    size = ", ".join(f"{letter} = {record['peak_memory'][0][letter]:,}" for letter in "BTH")
+    rows = [
+        [f"`nn.{row['cell']}`", *(f"{row[who] / 1e6:.0f} MB" for who in ("stock", "ours"))]
+        for row in record["peak_memory"]
+    ]
+    table = markdown(("layer", "stock PyTorch", "bppsa"), rows)
+    return f"{table}\n\nAt {size}. {source(records, TABLE, record)}"
+
+
+def speed_up_of(cell: str) -> str:
+    """The speed-up of a layer at the paper's size."""
+    return next(
+        speed_up(row["ratio_stock"]["both"])
+        for row in read(TABLE)["rows"]
+        if (row["cell"], *(row[letter] for letter in LETTERS)) == (cell, *HEADLINES[0])
+    )
+
+
+BLOCKS = {
+    "cpu_table": headline_table,
+    "cpu_sizes": every_size,
+    "cpu_grid": grid,
+    "cpu_packed": packed,
+    "cpu_second_machine": second_machine,
+    "cpu_memory": memory,
+    "rnn_speed_up": lambda records: speed_up_of("RNN"),
+    "gru_speed_up": lambda records: speed_up_of("GRU"),
+    "lstm_speed_up": lambda records: speed_up_of("LSTM"),
+}

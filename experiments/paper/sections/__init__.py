@@ -1,0 +1,33 @@
+"""The sections of the records' page, in its order; a new experiment is one more file and row.
+
+Plain Python: what records say is written without torch and matplotlib.
+"""
+
+from experiments.paper.sections import (
+    bitstream_rnn,
+    figure10,
+    gpu_sweep,
+    grid,
+    gru_breakdown,
+    irmas_gru,
+    lenet5,
+    pruned_vgg11,
+    scan_pictures,
+    sweep,
+    table1,
+)
+
+SECTIONS = (
+    bitstream_rnn.SECTION,
+    sweep.RNN,
+    sweep.GRU,
+    gpu_sweep.SECTION,
+    irmas_gru.SECTION,
+    gru_breakdown.SECTION,
+    lenet5.SECTION,
+    table1.SECTION,
+    figure10.SECTION,
+    scan_pictures.SECTION,
+    pruned_vgg11.SECTION,
+    grid.SECTION,
+)
