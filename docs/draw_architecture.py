@@ -81,7 +81,7 @@ def package_graph(folder: Path) -> Graph:
 
 
 def _python_parts(folder: Path) -> dict[str, list[Path]]:
-    """The folders and files directly under the package; its `__init__` and datasets are no parts."""
+    """The folders and files directly under the package, but its `__init__` and the datasets."""
     parts = {}
     for path in sorted(folder.iterdir()):
         if path.suffix == ".py" and path.stem != "__init__":
@@ -242,7 +242,8 @@ def _door(top: float) -> str:
     return (
         f'<path class="door" d="M{x:.0f},{top + 4:.0f} V{top + 52:.0f}" fill="none" '
         f'stroke-width="2" marker-end="url(#doortip)"/>\n'
-        f'<text class="doorname" x="{x + 14:.0f}" y="{top + 33:.0f}">ops calls torch.ops.bppsa</text>'
+        f'<text class="doorname" x="{x + 14:.0f}" y="{top + 33:.0f}">'
+        "ops calls torch.ops.bppsa</text>"
     )
 
 
@@ -252,7 +253,8 @@ def _card(title: str, graph: Graph, purposes: Mapping[str, str], top: float) -> 
     places = _places(_untangled(rows(graph), essential(graph)), top + HEAD)
     tall = max(y for _, y in places.values()) + TALL + 20 - top
     lines = [
-        f'<rect class="card" x="8" y="{top:.0f}" width="{WIDTH - 16}" height="{tall:.0f}" rx="10"/>',
+        f'<rect class="card" x="8" y="{top:.0f}" width="{WIDTH - 16}" height="{tall:.0f}" '
+        'rx="10"/>',
         f'<text class="note" x="24" y="{top + 26:.0f}">{escape(title)}</text>',
     ]
     lines += _arrows(essential(graph), places)

@@ -23,12 +23,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments import recording
-from experiments.paper.quotes import cpu, gpu, pruned, sparse, training
+from experiments.paper.quotes import cpu, front_page, gpu, pruned, sparse, training
 
 ROOT = Path(__file__).parents[1]
 MARKED = re.compile(r"(<!-- numbers: (\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 # Each gives Markdown; its argument is the path from the quoting file to the records.
 BLOCKS: dict[str, Callable[[str], str]] = {
+    **front_page.BLOCKS,
     **cpu.BLOCKS,
     **gpu.BLOCKS,
     **training.BLOCKS,
