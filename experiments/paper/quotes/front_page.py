@@ -15,7 +15,7 @@ HEADER = ("what is timed", "size", "machine", "PyTorch", "bppsa", "speed-up", "r
 # Cell, B, T, H, I of layers that are timed alone.
 CPU_SIZES = (
     ("RNN", 16, 1000, 20, 1), ("GRU", 16, 1000, 20, 1), ("LSTM", 16, 1000, 20, 1),
-    ("LSTM", 16, 1000, 128, 128), ("RNN", 16, 10, 20, 1), ("RNN", 16, 1, 20, 1),
+    ("LSTM", 16, 1000, 128, 128), ("RNN", 16, 1, 20, 1),
 )  # fmt: skip
 GPU_SIZES = (
     ("RNN", 16, 1000, 20), ("GRU", 16, 1000, 20), ("LSTM", 16, 1000, 20), ("GRU", 16, 1000, 128),
