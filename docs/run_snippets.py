@@ -36,7 +36,7 @@ _BLOCK = re.compile(
 )
 
 
-class _Classifier(pl.LightningModule):
+class Classifier(pl.LightningModule):
     """Names the class of each sample by a network, and learns by cross entropy."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -51,7 +51,7 @@ class _Classifier(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
 
 
-class _LastState(nn.Module):
+class LastState(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.rnn = nn.RNN(1, 20, batch_first=True)
@@ -74,9 +74,9 @@ def prelude() -> dict[str, Any]:
         nn.Flatten(), nn.Linear(128, 10),
     )  # fmt: skip
     return {
-        "model": _Classifier(_LastState()),
+        "model": Classifier(LastState()),
         "train_data": _batches(50, 1),
-        "image_model": _Classifier(images),
+        "image_model": Classifier(images),
         "image_data": _batches(3, 32, 32),
     }
 
