@@ -17,6 +17,7 @@ import os
 import re
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,15 +70,15 @@ def prelude() -> dict[str, Any]:
     """What a reader has before the first snippet: a model and data, sequences and images."""
     torch.manual_seed(0)
     images = nn.Sequential(
-        nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(), nn.Linear(128, 10),
+        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(32, 10),
     )  # fmt: skip
     return {
         "model": Classifier(LastState()),
         "train_data": _batches(50, 1),
         "image_model": Classifier(images),
-        "image_data": _batches(3, 32, 32),
+        "image_data": _batches(3, 16, 16),
     }
 
 
@@ -115,12 +116,14 @@ def _printed(source: str, names: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _as_on_the_pages() -> Iterator[None]:
-    """Two cores, and a folder of its own for what a Trainer writes."""
+    """Two cores, a folder of its own for what a Trainer writes, and none of its advice."""
     before = Path.cwd()
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(torch, "get_num_threads", lambda: CORES),
+        warnings.catch_warnings(),
     ):
+        warnings.simplefilter("ignore")  # Lightning's, of data loaders without workers
         os.chdir(folder)
         try:
             yield
