@@ -3,7 +3,8 @@
     python docs/draw_architecture.py            # writes the picture
     python docs/draw_architecture.py --check    # fails if the committed picture is out of date
 
-A box is a folder or a file directly under `bppsa_lightning/` or `csrc/`. Python imports are read
+A box is a folder or a file directly under `bppsa_lightning/` or `csrc/` (and `testing/drivers`, which
+nobody includes). Python imports are read
 with `ast`, C++ includes with a regular expression; nothing is imported or compiled. A box stands
 above everything that it uses. An arrow that follows from others (a uses b, b uses c, hence a may
 use c) is left out.
@@ -55,7 +56,8 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "cells": "RNN, GRU, LSTM formulas",
         "simd": "vectors, tiles, threads",
         "requests": "arguments, by name",
-        "testing": "runs CUDA kernels on a CPU",
+        "testing": "a CUDA device, emulated",
+        "testing/drivers": "run kernels in the emulator",
     },
 }
 TITLES = {PACKAGE: "bppsa_lightning/  (Python)", "csrc": "csrc/  (C++ and CUDA)"}
@@ -124,7 +126,10 @@ def csrc_graph(folder: Path) -> Graph:
 
 
 def _part(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).parts[0]
+    """The folder or file directly under csrc/, or a folder below it that has its own caption."""
+    first, *rest = path.relative_to(folder).parts
+    below = f"{first}/{rest[0]}" if rest else first
+    return below if below in PURPOSES["csrc"] else first
 
 
 # --- from a graph to rows ------------------------------------------------------------------------

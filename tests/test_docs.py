@@ -8,6 +8,7 @@ from statistics import median
 
 import pytest
 import torch
+import yaml
 from torch import nn
 
 import bppsa_lightning as bl
@@ -136,6 +137,15 @@ def densities(snippet):
     with run_snippets._as_on_the_pages():
         exec(snippet, names)
     return [float((layer.weight != 0).float().mean()) for layer in layers]
+
+
+def test_the_yaml_of_pruning_is_what_the_callback_takes():
+    text = (ROOT / "docs" / "pruning.md").read_text()
+    (callback,) = yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.DOTALL).group(1))[
+        "trainer"
+    ]["callbacks"]
+    assert callback["class_path"] == "bppsa_lightning.SparseJacobianPruning"
+    assert not bl.SparseJacobianPruning(**callback["init_args"])._use_global_unstructured
 
 
 def test_the_picture_of_the_code_is_the_code_s():
