@@ -3,11 +3,10 @@
     python docs/draw_architecture.py            # writes the picture
     python docs/draw_architecture.py --check    # fails if the committed picture is out of date
 
-A box is a folder or a file directly under `bppsa_lightning/` or `csrc/` (and `testing/drivers`, which
-nobody includes). Python imports are read
-with `ast`, C++ includes with a regular expression; nothing is imported or compiled. A box stands
-above everything that it uses. An arrow that follows from others (a uses b, b uses c, hence a may
-use c) is left out.
+A box is a folder or a file directly under `bppsa_lightning/` or `csrc/`, and `testing/drivers`,
+which nobody includes. Python imports are read with `ast`, C++ includes with a regular expression;
+nothing is imported or compiled. A box stands above everything that it uses. An arrow that follows
+from others (a uses b, b uses c, hence a may use c) is left out.
 
 A new folder or file needs a line in `PURPOSES`, and a circle has no picture: both are errors.
 """

@@ -56,6 +56,14 @@ def test_the_readme_leads_to_every_page():
     assert {page.relative_to(ROOT).as_posix() for page in PAGES} - {"README.md"} <= set(linked)
 
 
+def test_pages_that_messages_name_exist():
+    """Messages send readers to a page of docs/, sometimes to a heading of it."""
+    for file in sorted((ROOT / "bppsa_lightning").rglob("*.py")):
+        for page, anchor in re.findall(r"docs/(\w+\.md)(?:#([\w-]+))?", file.read_text()):
+            text = (ROOT / "docs" / page).read_text()
+            assert not anchor or anchor in anchors(text), f"{file.name}: {page}#{anchor}"
+
+
 def without_code(text):
     return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
 
