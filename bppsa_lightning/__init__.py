@@ -7,12 +7,12 @@ from importlib.metadata import version as _version
 
 from bppsa_lightning import jacobians, ops, reference
 from bppsa_lightning.attach import attach, detach, explain
-from bppsa_lightning.chains import Chain
-from bppsa_lightning.monitor import ChainMonitor
+from bppsa_lightning.callbacks.chain_monitor import ChainMonitor
+from bppsa_lightning.callbacks.pruning import SparseJacobianPruning
+from bppsa_lightning.callbacks.step_timer import StepTimer
 from bppsa_lightning.planner import Plan
-from bppsa_lightning.pruning import SparseJacobianPruning
+from bppsa_lightning.recurrent import Chain
 from bppsa_lightning.strategy import BPPSADDPStrategy, BPPSAStrategy
-from bppsa_lightning.timer import StepTimer
 
 __version__ = _version("bppsa-lightning")
 

@@ -7,9 +7,13 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from bppsa_lightning import layers, planner, tables
-from bppsa_lightning.chains import Chain, LeftAlone, RecurrentChain, feedforward, refusal
-from bppsa_lightning.chains.feedforward import FeedforwardChain
+from bppsa_lightning import explain as tables
+from bppsa_lightning import planner, pruned
+from bppsa_lightning._replacement import Chain, LeftAlone
+from bppsa_lightning.depth import stack as feedforward
+from bppsa_lightning.depth.stack import FeedforwardChain
+from bppsa_lightning.recurrent import RecurrentChain
+from bppsa_lightning.recurrent import support as refusal
 
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
@@ -66,7 +70,7 @@ def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> li
             continue
         chain.attach()
         found.append(chain)
-    layers.attach_layers(module, _inside_of_stacks(found))
+    pruned.attach_layers(module, _inside_of_stacks(found))
     return found
 
 
@@ -121,7 +125,7 @@ def detach(module: nn.Module) -> None:
     _check_module(module)
     for chain in attached(module):
         chain.detach()
-    layers.detach_layers(module)
+    pruned.detach_layers(module)
 
 
 def attached(module: nn.Module) -> list[Chain]:
@@ -149,8 +153,8 @@ def left_alone(module: nn.Module) -> list[LeftAlone]:
             if _chain_of(child) is None:
                 found.append(LeftAlone(name, child, _why_stack_is_left(child)))
             inside |= set(child.modules())
-        elif "weight_mask" in child._buffers and layers.stand_in_of(child) is None:
-            found.append(LeftAlone(name, child, layers.of_module(child) or "not attached"))
+        elif "weight_mask" in child._buffers and pruned.stand_in_of(child) is None:
+            found.append(LeftAlone(name, child, pruned.of_module(child) or "not attached"))
     return found
 
 
@@ -161,7 +165,7 @@ def _is_chain_over_depth(module: nn.Module) -> bool:
 def _why_stack_is_left(module: nn.Sequential) -> str:
     if not feedforward.is_stack(module):
         return "its forward has been replaced"
-    if isinstance(layers.stand_in_of(module), layers.LayerStack):
+    if isinstance(pruned.stand_in_of(module), pruned.LayerStack):
         return "no scan over depth was asked for; its pruned layers are listed above"
     return feedforward.refusal(module) or (
         "no scan over depth was asked for: there products of Jacobians take more work than "
@@ -193,8 +197,8 @@ def explain(module: nn.Module) -> str:
                 f"calls left to PyTorch; last: {chain.reason or 'scanned again since'}"
             )
         lines += [f"{name or '(itself)'}: {line.strip()}" for line in chain.details()]
-    pruned = tables.of_layers(layers.sparse_layers(module))
-    lines += _table([tables.LAYERS, *pruned]) if pruned else []
+    rows = tables.of_layers(pruned.sparse_layers(module))
+    lines += _table([tables.LAYERS, *rows]) if rows else []
     alone = left_alone(module)
     if alone:
         lines.append("left to PyTorch:")

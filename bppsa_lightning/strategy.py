@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from bppsa_lightning import layers, ops, planner
+from bppsa_lightning import ops, planner, pruned
+from bppsa_lightning._replacement import Chain, LeftAlone
 from bppsa_lightning.attach import attach, attached, check_algorithm, explain, left_alone
-from bppsa_lightning.chains import Chain, LeftAlone
 
 
 class _Scanning(Strategy):
@@ -37,7 +37,7 @@ class _Scanning(Strategy):
     chains: list[Chain]
     scans: list[tuple[str, tuple[int, int, int], planner.Plan]]
     explanation: str
-    _own: list[Chain | layers.StandIn]
+    _own: list[Chain | pruned.StandIn]
 
     def _scan_by(self, algorithm: str | Mapping[str, str]) -> None:
         check_algorithm(algorithm)
@@ -48,7 +48,7 @@ class _Scanning(Strategy):
     def _attach(self) -> None:
         model = self.lightning_module
         assert model is not None
-        users_layers = {id(child) for child in model.modules() if layers.stand_in_of(child)}
+        users_layers = {id(child) for child in model.modules() if pruned.stand_in_of(child)}
         already = [(chain, chain.algorithm) for chain in attached(model)]
         self.chains = attach(model, self.algorithm)
         for chain, algorithm in already:  # the user's own choice stands
@@ -56,7 +56,7 @@ class _Scanning(Strategy):
         users = {id(chain) for chain, _ in already}
         self._own = [chain for chain in self.chains if id(chain) not in users]
         for child in model.modules():
-            stand_in = layers.stand_in_of(child)
+            stand_in = pruned.stand_in_of(child)
             if stand_in is not None and id(child) not in users_layers:
                 self._own.append(stand_in)
         rank_zero_info(_summary(self.chains, left_alone(model)))

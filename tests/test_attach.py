@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import B, H, I, T, assert_close, assert_identical, is_attached, weights
+from support.helpers import B, H, I, T, assert_close, assert_identical, is_attached, weights
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 from torch.utils.checkpoint import checkpoint

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import Classifier, assert_close, data, is_attached, trainer
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+from support.helpers import Classifier, assert_close, data, is_attached, trainer
 
 import bppsa_lightning as bl
 
@@ -19,11 +19,12 @@ HERE = Path(__file__).parent
 def left(tmp_path_factory):
     """What each of two processes had at the end of its trainings: {(training, rank): …}."""
     folder = tmp_path_factory.mktemp("ddp")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     for name in ("MASTER_PORT", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"):
         environment.pop(name, None)
     run = subprocess.run(
-        [sys.executable, str(HERE / "ddp_training.py"), str(folder)],
+        [sys.executable, str(HERE / "support" / "ddp_training.py"), str(folder)],
         cwd=HERE, env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-4000:]

@@ -9,8 +9,18 @@ import signal
 
 import pytest
 import torch
-from cases import needs_gpu
-from helpers import (
+from lightning.pytorch.callbacks import (
+    Callback,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    ModelPruning,
+    StochasticWeightAveraging,
+)
+from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
+from lightning.pytorch.tuner import Tuner
+from support.cases import needs_gpu
+from support.helpers import (
     B,
     Classifier,
     H,
@@ -24,16 +34,6 @@ from helpers import (
     trainer,
     weights,
 )
-from lightning.pytorch.callbacks import (
-    Callback,
-    GradientAccumulationScheduler,
-    ModelCheckpoint,
-    ModelPruning,
-    StochasticWeightAveraging,
-)
-from lightning.pytorch.plugins.precision import Precision
-from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
-from lightning.pytorch.tuner import Tuner
 from torch import nn
 from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint

@@ -5,7 +5,7 @@ flattened input, columns the flattened output. Those ending in ``_pattern`` give
 once a layer and input shape, and what fills in the values of a step or of each sample.
 """
 
-from bppsa_lightning.jacobians.diagonal import (
+from bppsa_lightning.jacobians.elementwise import (
     batch_norm,
     dropout,
     elementwise_values,

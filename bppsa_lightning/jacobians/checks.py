@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bppsa_lightning.jacobians.devices import why_not
+from bppsa_lightning.jacobians.device_copies import why_not
 
 DTYPES = (torch.float32, torch.float64)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bppsa_lightning.jacobians.devices import OnDevices, built_on_the_cpu
+from bppsa_lightning.jacobians.device_copies import OnDevices, built_on_the_cpu
 
 
 def pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning.jacobians.cache import patterns
-from bppsa_lightning.jacobians.devices import OnDevices, built_on_the_cpu
+from bppsa_lightning.jacobians.device_copies import OnDevices, built_on_the_cpu
 
 MAX_ENTRIES = 2**31 - 1
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bppsa_lightning.jacobians.cache import patterns
 from bppsa_lightning.jacobians.checks import check_dtype, check_values
-from bppsa_lightning.jacobians.devices import OnDevices, built_on_the_cpu
+from bppsa_lightning.jacobians.device_copies import OnDevices, built_on_the_cpu
 from bppsa_lightning.jacobians.geometry import (
     Windows,
     adaptive_axis,

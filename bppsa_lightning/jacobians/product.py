@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning.jacobians.checks import check_values
-from bppsa_lightning.jacobians.devices import OnDevices
+from bppsa_lightning.jacobians.device_copies import OnDevices
 from bppsa_lightning.jacobians.pattern import MAX_ENTRIES, Pattern
 
 DEFAULT_BUDGET = 2**30

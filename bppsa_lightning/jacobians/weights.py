@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bppsa_lightning.jacobians.cache import patterns
 from bppsa_lightning.jacobians.checks import check_bool, check_values
-from bppsa_lightning.jacobians.devices import OnDevices
+from bppsa_lightning.jacobians.device_copies import OnDevices
 from bppsa_lightning.jacobians.geometry import (
     convolution_axis,
     convolution_padding,

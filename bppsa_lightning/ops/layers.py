@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bppsa_lightning.jacobians.composition import Composition, Limits
+from bppsa_lightning.depth.composition import Composition, Limits
 from bppsa_lightning.jacobians.pattern import Pattern
 from bppsa_lightning.jacobians.product import DEFAULT_BUDGET, PlanTooLarge
 

@@ -1,7 +1,7 @@
 """Fits the planner's estimates for CUDA to a record, and compares its choices with it.
 
-    python experiments/fit_planner.py                                     # prints the comparison
-    python experiments/fit_planner.py experiments/records/h200_recurrent.json --write
+    python -m experiments.benchmarks.fit_planner                     # prints the comparison
+    python -m experiments.benchmarks.fit_planner experiments/records/h200_recurrent.json --write
 
 Least squares of relative errors, coefficients not negative, over the sizes of at least LONG steps:
 shorter ones are measured at the host's pace, which is what "least" keeps of stock PyTorch's. How
@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import record
-from recurrent_ways import OPERATORS
-from scipy.optimize import nnls
 
 from bppsa_lightning.planner import gpu
+from experiments import recording
+from experiments.benchmarks.recurrent_cases import OPERATORS
 
 LONG = 1000
 FITTED_H = 20
@@ -31,24 +30,28 @@ MEASURED = Path(gpu.__file__).with_name("measured.json")
 Row = dict[str, Any]
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("record", nargs="?", default=record.RECORDS / "h200_recurrent.json")
+    parser.add_argument("record", nargs="?", default=recording.RECORDS / "h200_recurrent.json")
     parser.add_argument("--processors", type=int, default=132, help="of that GPU (H200: 132)")
     parser.add_argument("--write", action="store_true", help=f"into {MEASURED.name}")
-    arguments = parser.parse_args()
-    path = Path(arguments.record).resolve()
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    asked = parser().parse_args(arguments)
+    path = Path(asked.record).resolve()
     measured = json.loads(path.read_text())
-    if arguments.write:
+    if asked.write:
         rows = measured["rows"]
         cells = sorted({row["cell"] for row in rows}, key=OPERATORS.__getitem__)
         fit = {
             "record": f"experiments/records/{path.name}",
             "gpu": measured["environment"]["gpu"],
-            "processors": arguments.processors,
+            "processors": asked.processors,
             "cells": {
                 gpu.kind(OPERATORS[cell]): fitted(
-                    cell, [r for r in rows if r["cell"] == cell], arguments
+                    cell, [r for r in rows if r["cell"] == cell], asked.processors
                 )
                 for cell in cells
             },
@@ -59,7 +62,7 @@ def main() -> None:
     compare(measured["rows"])
 
 
-def fitted(cell: str, rows: list[Row], arguments: argparse.Namespace) -> dict[str, Any]:
+def fitted(cell: str, rows: list[Row], processors: int) -> dict[str, Any]:
     at_fitted = [row for row in rows if row["H"] == FITTED_H]
     long = [row for row in at_fitted if row["T"] >= LONG]
     ours: dict[str, Any] = {}
@@ -78,7 +81,7 @@ def fitted(cell: str, rows: list[Row], arguments: argparse.Namespace) -> dict[st
                 found = single(same, lambda row: row["stock"][part])  # noqa: B023
             stock[str(H)][part] = {"least": least, "terms": found}
     states = 2 if cell == "LSTM" else 1
-    resident, coefficients = chunked(long, states, arguments.processors)
+    resident, coefficients = chunked(long, states, processors)
     least = {
         "forward": min(walked(row, "forward") for row in at_fitted),
         "backward": min(t["backward"] for row in at_fitted for t in row["plans"].values()),
@@ -100,6 +103,8 @@ def solve(equations: Iterable[tuple[tuple[float, ...], float]]) -> list[float]:
 
 
 def residual(equations: Iterable[tuple[tuple[float, ...], float]]) -> tuple[float, list[float]]:
+    from scipy.optimize import nnls  # late: no other script needs SciPy
+
     pairs = list(equations)
     terms, seconds = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
     found, error = nnls(terms / seconds[:, None], np.ones(len(pairs)))

@@ -1,28 +1,27 @@
 """Recurrent layers on samples of different lengths (PackedSequence), beside stock PyTorch.
 
-    python experiments/benchmark_packed.py [--record]
+    python -m experiments.benchmarks.packed
 
 Forward and backward of one layer, all gradients, by `bl.attach` and by PyTorch's own kernel, in
 turns, on the CPU. The lengths are drawn from 1 to T ("any"), from 0.8 T to T ("near"), or one
-sample in seven has T steps and the others an eighth of it ("few long"). `--record` writes
-records/packed_recurrent_cpu.json: of each size the medians, the median of the ratios of turns, and
-whether the planner scanned it.
+sample in seven has T steps and the others an eighth of it ("few long"). Writes
+packed_recurrent_cpu.json: of each size the medians, the median of the ratios of turns, and whether
+the planner scanned it.
 """
 
 import argparse
 import copy
 import itertools
-import time
 from statistics import median
 from typing import Any
 
-import record
 import torch
-import turns
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import bppsa_lightning as bl
+from experiments import recording
+from experiments.benchmarks import timing
 
 CELLS = ("RNN", "GRU", "LSTM")
 STEPS = (3, 4, 5, 7, 9, 10, 14, 20, 50, 100, 300)
@@ -32,19 +31,24 @@ LENGTHS = ("any", "near", "few long")
 MOST = 1_500_000  # T * B * H: a size takes a second at most
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--record", action="store_true", help="keep results in experiments/records")
     parser.add_argument("--seconds", type=float, default=0.25, help="for each size")
-    arguments = parser.parse_args()
+    recording.add_record_argument(parser)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    asked = parser().parse_args(arguments)
     rows = []
     for cell, T, B, H, lengths in itertools.product(CELLS, STEPS, BATCHES, SIZES, LENGTHS):
         if T * B * H <= MOST:
-            rows.append(measure(cell, T, B, H, lengths, arguments.seconds))
+            rows.append(measure(cell, T, B, H, lengths, asked.seconds))
     for cell in CELLS:
         print(summary(cell, [row for row in rows if row["cell"] == cell]))
-    if arguments.record:
-        record.write(record.RECORDS / "packed_recurrent_cpu.json", {"rows": rows})
+    path = recording.folder(asked.record) / "packed_recurrent_cpu.json"
+    recording.write(path, {"rows": rows})
+    print(f"record: {path}")
 
 
 def measure(cell: str, T: int, B: int, H: int, lengths: str, seconds: float) -> dict[str, Any]:
@@ -54,7 +58,7 @@ def measure(cell: str, T: int, B: int, H: int, lengths: str, seconds: float) -> 
     (chain,) = bl.attach(ours)
     packed = pack_sequence([torch.randn(n, stock.input_size) for n in drawn(T, B, lengths)], False)
     ways = {"bppsa": step_of(ours, packed), "stock": step_of(stock, packed)}
-    found = turns.measure(ways, seconds, most=15, least=3)
+    found = timing.measure(ways, seconds, most=15, least=3)
     return {
         "cell": cell, "T": T, "B": B, "H": H, "lengths": lengths,
         "N": len(packed.data),
@@ -74,17 +78,18 @@ def drawn(T: int, B: int, lengths: str) -> list[int]:
     return [T, *found[1:-1], min(found[-1], T - 1)]
 
 
-def step_of(module: nn.Module, packed: PackedSequence) -> turns.Step:
+def step_of(module: nn.Module, packed: PackedSequence) -> timing.Step:
     data = packed.data.clone().requires_grad_()
     packed = packed._replace(data=data)
 
-    def step() -> dict[str, float]:
-        module.zero_grad()
-        data.grad = None
-        start = time.perf_counter()
+    def both() -> None:
         output, _ = module(packed)
         output.data.sum().backward()
-        return {"both": time.perf_counter() - start}
+
+    def step() -> timing.Seconds:
+        module.zero_grad()
+        data.grad = None
+        return timing.timed(data.device, both=both)
 
     return step
 

@@ -1,23 +1,23 @@
 """Pruned layers, sparse beside dense, by shape, batch and density: what the planner must know.
 
-    python experiments/benchmark_sparse.py [--record]
+    python -m experiments.benchmarks.pruned_layers
 
 Each row: median seconds of a forward and a backward of one layer under `torch.nn.utils.prune`, all
 gradients, by the sparse kernels and by PyTorch's dense layer with the mask's product, in turns; and
-the planner's estimates and choice. `--record` writes records/planner_sparse_cpu.json.
+the planner's estimates and choice. Writes planner_sparse_cpu.json.
 """
 
 import argparse
-import time
-from statistics import median
 from typing import Any
 
-import record
 import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from bppsa_lightning.layers import SparseLayer, cost
+from bppsa_lightning.planner import pruned as cost
+from bppsa_lightning.pruned import SparseLayer
+from experiments import recording
+from experiments.benchmarks import timing
 
 # Channels in and out, image size (0: a linear layer), kernel.
 LAYERS = [
@@ -32,21 +32,26 @@ LAYERS = [
 ]
 BATCHES = (4, 32)
 DENSITIES = (0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 1.0)
-TURNS = 5
+TURNS, STEPS = 5, 3
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--record", action="store_true", help="keep results in experiments/records")
-    keeps = parser.parse_args().record
+    recording.add_record_argument(parser)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    asked = parser().parse_args(arguments)
     rows = []
     for shape in LAYERS:
         for B in BATCHES:
             for density in DENSITIES:
                 rows.append(measure(*shape, B, density))
                 print(line(rows[-1]), flush=True)
-    if keeps:
-        record.write(record.RECORDS / "planner_sparse_cpu.json", {"rows": rows})
+    path = recording.folder(asked.record) / "planner_sparse_cpu.json"
+    recording.write(path, {"rows": rows})
+    print(f"record: {path}")
 
 
 def measure(C: int, O: int, H: int, K: int, B: int, density: float) -> dict[str, Any]:
@@ -65,33 +70,26 @@ def measure(C: int, O: int, H: int, K: int, B: int, density: float) -> dict[str,
         x = torch.randn(shape).movedim(-1, 0)
         x = x if kind == "sparse" else x.contiguous()
         steps[kind] = step_of(module, layer, x.requires_grad_(C > 3), kind == "sparse")
-    for step in steps.values():
-        step()
-    turns: dict[str, list[float]] = {"sparse": [], "dense": []}
-    for _ in range(TURNS):
-        for kind, step in steps.items():
-            turns[kind] += [step() for _ in range(4)][1:]
+    turns = timing.take_turns(steps, seconds=0, most=TURNS, least=TURNS, shortest=STEPS)
     return {
         **{"C": C, "O": O, "H": H, "K": K, "B": B, "density": density},
-        **{kind: median(seconds) for kind, seconds in turns.items()},
+        **{kind: timing.medians(taken)["both"] for kind, taken in turns.items()},
         "sparse_estimated": chosen.sparse_seconds,
         "dense_estimated": chosen.dense_seconds,
         "sparse_chosen": chosen.sparse,
     }
 
 
-def step_of(module: Any, layer: SparseLayer, x: torch.Tensor, sparse: bool) -> Any:
+def step_of(module: Any, layer: SparseLayer, x: torch.Tensor, sparse: bool) -> timing.Step:
     output = module(x)
     if sparse and layer.plan is not None:  # measured whatever the planner says
         layer.plan = cost.Plan(True, 0.0, 0.0, "measured")
     gradient = torch.randn_like(output)
 
-    def step() -> float:
+    def step() -> timing.Seconds:
         module.zero_grad()
         x.grad = None
-        start = time.perf_counter()
-        module(x).backward(gradient)
-        return time.perf_counter() - start
+        return timing.timed(x.device, both=lambda: module(x).backward(gradient))
 
     return step
 

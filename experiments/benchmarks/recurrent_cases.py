@@ -1,15 +1,13 @@
-"""The ways of one forward and backward of a recurrent layer that benchmark_recurrent.py compares.
+"""What the recurrent benchmarks measure: a layer and its sizes, and the ways to compute it.
 
-A way is a `turns.Step`: it does one step and returns the seconds of its parts, "forward",
-"backward" and "both". On a GPU a step starts on an idle device and is timed with CUDA events, so
-that what the host does meanwhile is counted where the device waits for it.
+A way is a `timing.Step`: it does one forward and backward and returns the seconds of its parts,
+"forward", "backward" and "both".
 
 Letters: B batch, T steps, H hidden, I input.
 """
 
 import copy
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +16,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import bppsa_lightning as bl
+from experiments.benchmarks.timing import Seconds, timed
 
 CELLS = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
 OPERATORS = {"RNN": "rnn_tanh", "GRU": "gru", "LSTM": "lstm"}
@@ -90,9 +89,9 @@ class LayerStep:
         self.autocast: torch.dtype | None = case.settings.get("autocast")
         self.grad: torch.Tensor | None = None
 
-    def __call__(self) -> dict[str, float]:
+    def __call__(self) -> Seconds:
         self.layer.zero_grad()
-        return timed(self.device, self.forward, self.backward)
+        return forward_backward(self)
 
     def forward(self) -> None:
         with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
@@ -119,8 +118,8 @@ class OperatorStep:
         every = torch.randn(case.T, case.B, case.H, device=device)
         self.grads = (every, None) if case.loss == "every" else (None, every[-1].clone())
 
-    def __call__(self) -> dict[str, float]:
-        return timed(self.device, self.forward, self.backward)
+    def __call__(self) -> Seconds:
+        return forward_backward(self)
 
     def forward(self) -> None:
         self.output, _, _, self.kept = torch.ops.bppsa.recurrent(
@@ -157,30 +156,11 @@ class Replay:
             step.forward()
             step.backward()
 
-    def __call__(self) -> dict[str, float]:
-        return {"both": timed(self.device, self.graph.replay)["forward"]}
+    def __call__(self) -> Seconds:
+        return timed(self.device, both=self.graph.replay)
 
 
-def timed(device: torch.device, *calls: Callable[[], None]) -> dict[str, float]:
-    """Seconds of calls, one after the other, from an idle device: the parts in turn, and "both"."""
-    times = (_on_gpu if device.type == "cuda" else _on_host)(calls)
-    return dict(zip(PARTS, times, strict=False)) | {"both": sum(times)}
-
-
-def _on_host(calls: Sequence[Callable[[], None]]) -> list[float]:
-    marks = [time.perf_counter()]
-    for call in calls:
-        call()
-        marks.append(time.perf_counter())
-    return [b - a for a, b in zip(marks, marks[1:], strict=False)]
-
-
-def _on_gpu(calls: Sequence[Callable[[], None]]) -> list[float]:
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(len(calls) + 1)]
-    torch.cuda.synchronize()
-    marks[0].record()
-    for call, mark in zip(calls, marks[1:], strict=True):
-        call()
-        mark.record()
-    torch.cuda.synchronize()
-    return [a.elapsed_time(b) / 1e3 for a, b in zip(marks, marks[1:], strict=False)]
+def forward_backward(step: LayerStep | OperatorStep) -> Seconds:
+    """Seconds of both, one after the other, and of the two together."""
+    times = timed(step.device, forward=step.forward, backward=step.backward)
+    return times | {"both": sum(times.values())}

@@ -1,14 +1,14 @@
 """A recurrent layer in JAX: jax.jit of lax.scan's value and gradient."""
 
-import time
 from typing import Any
 
 import torch
-import turns
-from recurrent_ways import Case
+
+from experiments.benchmarks import timing
+from experiments.benchmarks.recurrent_cases import Case
 
 
-def step_of(case: Case) -> dict[str, turns.Step]:
+def step_of(case: Case) -> dict[str, timing.Step]:
     """{"jax": one step on the CPU from a gradient of every output}; {} without JAX."""
     try:
         import jax
@@ -51,10 +51,8 @@ def step_of(case: Case) -> dict[str, turns.Step]:
     u = jnp.asarray(torch.randn(case.T, case.B, case.H).numpy())
     gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
 
-    def step() -> dict[str, float]:
-        start = time.perf_counter()
-        jax.block_until_ready(gradient(weights, xs, u))
-        return {"both": time.perf_counter() - start}
+    def step() -> timing.Seconds:
+        return timing.timed(device, both=lambda: jax.block_until_ready(gradient(weights, xs, u)))
 
     step()
     return {"jax": step}

@@ -1,8 +1,11 @@
 """Peak extra memory of one forward and backward of a recurrent layer, each way in a fresh process.
 
-What a fresh process adds to its resident set (CPU), or to the allocator's peak (CUDA).
+What a fresh process adds to its resident set (CPU), or to the allocator's peak (CUDA):
+
+    python -m experiments.benchmarks.recurrent_memory GRU ours cpu           # bytes
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -10,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from recurrent_ways import Case, pair
+
+from experiments.benchmarks.recurrent_cases import CELLS, Case, pair
 
 SIZES = (16, 30000, 20, 1)  # B, T, H, I
 
@@ -19,7 +23,7 @@ def row(cell: str, device: torch.device) -> dict[str, Any]:
     """Bytes, and numbers of 4 bytes for each T B H, of ours and of stock."""
     found: dict[str, Any] = {"cell": cell, **dict(zip("BTHI", SIZES, strict=True))}
     for who in ("ours", "stock"):
-        command = [sys.executable, __file__, cell, who, str(device)]
+        command = [sys.executable, "-m", __spec__.name, cell, who, str(device)]
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         found[who] = json.loads(output)
     B, T, H, _ = SIZES
@@ -50,6 +54,18 @@ def resident(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("cell", choices=list(CELLS))
+    parser.add_argument("who", choices=["ours", "stock"])
+    parser.add_argument("device", type=torch.device)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    asked = parser().parse_args(arguments)
+    print(json.dumps(peak(asked.cell, asked.who, asked.device)))
+
+
 if __name__ == "__main__":
-    cell, who, device = sys.argv[1:]
-    print(json.dumps(peak(cell, who, torch.device(device))))
+    main()

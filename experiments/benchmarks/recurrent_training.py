@@ -1,4 +1,4 @@
-"""Whole training steps of bitstream_rnn.py through Trainer, data loading and optimizer included."""
+"""Whole training steps of the bitstream RNN through Trainer, with data loading and optimizer."""
 
 import logging
 import tempfile
@@ -11,9 +11,9 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from bitstream_rnn import BitstreamRNN
 
 from bppsa_lightning.datasets import BitstreamDataModule
+from experiments.train.bitstream_rnn import BitstreamRNN
 
 
 def compare(device: torch.device, steps: int, T: int = 1000, rounds: int = 3) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Figure 10 of the paper: FLOPs of every step of the scan over a pruned VGG-11, against BP's.
 
-    python experiments/figure10.py
+    python -m experiments.paper.figure10
 
 VGG-11 on one 3 x 32 x 32 image (arXiv:1907.10134, figure 10), convolutions pruned by magnitude to
 3 % of their weights (of a new network: which weights survive is chance), one linear layer behind.
@@ -14,7 +14,7 @@ costliest of each level, and every step over the roots. All products are multipl
 paper; the totals also say what the scan takes as `LayerScan` makes it, products with Jacobians that
 only scale and pick kept in factors. Back-propagation is shown twice: with dense
 kernels, as stock PyTorch computes a masked layer, and on the surviving weights alone. Writes
-experiments/records/figure10.json and figure10.png.
+figure10.json and figure10.png.
 """
 
 import argparse
@@ -22,42 +22,56 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import record
-import scan_costs
 import torch
-from scan_costs import Step
+from torch import nn
 
 from bppsa_lightning import jacobians
 from bppsa_lightning.jacobians import Pattern
 from bppsa_lightning.ops import LayerScan
+from experiments import recording
+from experiments.train import scan_costs
+from experiments.train.pruned_vgg11 import vgg11
+from experiments.train.scan_costs import Step
 
-CONFIGURATION = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M")
+Layer = tuple[str, Pattern, int]
 
 
-def vgg11(kept: float) -> list[tuple[str, Pattern, int]]:
-    """(name, pattern, multiply-adds of the dense kernel) of each layer, first to last."""
-    found: list[tuple[str, Pattern, int]] = []
+def layers(kept: float) -> list[Layer]:
+    """(name, pattern, multiply-adds of the dense kernel) of each layer of VGG-11, first to last."""
+    with torch.device("meta"):  # shapes only
+        network = vgg11(norm=False)
+    found: list[Layer] = []
     size, convolutions = (3, 32, 32), 0
-    for entry in CONFIGURATION:
-        if entry == "M":
-            pool = jacobians.max_pool2d_pattern(size, 2)
-            found.append(("pool", pool.pattern, pool.pattern.nnz))
-            size = pool.output_size
-            continue
-        weight = torch.randn(int(entry), size[0], 3, 3)
-        cut = weight.abs().flatten().kthvalue(round((1 - kept) * weight.numel())).values
-        conv = jacobians.conv2d_pattern(weight.abs() > cut, size, padding=1)
-        convolutions += 1
-        pixels = size[1] * size[2]
-        found.append((f"conv{convolutions}", conv.pattern, weight.numel() * pixels))
-        size = (int(entry), *size[1:])
-        numbers = size[0] * pixels
-        found.append((f"relu{convolutions}", Pattern.diagonal(numbers), numbers))
-    linear = jacobians.linear_pattern(torch.ones(10, size[0]) > 0).pattern
-    return [*found, ("linear", linear, linear.nnz)]
+    for module in network:
+        match module:
+            case nn.Conv2d():
+                convolutions += 1
+                pattern = pruned_convolution(module, size, kept)
+                size = (module.out_channels, *size[1:])
+                pixels = size[1] * size[2]
+                found.append((f"conv{convolutions}", pattern, module.weight.numel() * pixels))
+            case nn.ReLU():
+                numbers = size[0] * size[1] * size[2]
+                found.append((f"relu{convolutions}", Pattern.diagonal(numbers), numbers))
+            case nn.MaxPool2d():
+                pool = jacobians.max_pool2d_pattern(size, module.kernel_size)
+                found.append(("pool", pool.pattern, pool.pattern.nnz))
+                size = pool.output_size
+            case nn.Linear():
+                mask = torch.ones(module.weight.shape) > 0
+                linear = jacobians.linear_pattern(mask).pattern
+                found.append(("linear", linear, linear.nnz))
+    return found
 
 
-def back_propagation(layers: list[tuple[str, Pattern, int]], kernel: str) -> list[Step]:
+def pruned_convolution(module: nn.Conv2d, size: tuple[int, int, int], kept: float) -> Pattern:
+    """The pattern of a convolution of which the largest weights, a share `kept`, survive."""
+    weight = torch.randn(module.weight.shape)
+    cut = weight.abs().flatten().kthvalue(round((1 - kept) * weight.numel())).values
+    return jacobians.conv2d_pattern(weight.abs() > cut, size, padding=module.padding).pattern
+
+
+def back_propagation(layers: list[Layer], kernel: str) -> list[Step]:
     """Its steps with "dense" kernels, or on the "surviving" weights."""
     steps = []
     for k, (name, pattern, work) in enumerate(layers):
@@ -68,7 +82,7 @@ def back_propagation(layers: list[tuple[str, Pattern, int]], kernel: str) -> lis
 
 
 def draw(scan: list[Step], dense: list[Step], sparse: list[Step], path: Path) -> None:
-    figure, axis = record.pyplot().subplots(figsize=(9, 6))
+    figure, axis = recording.pyplot().subplots(figsize=(9, 6))
     products = [s for s in scan if s.kind == "matrix"]
     vectors = [s for s in scan if s.kind == "vector"]
     series: tuple[tuple[str, list[Step], dict[str, Any]], ...] = (
@@ -92,49 +106,60 @@ def draw(scan: list[Step], dense: list[Step], sparse: list[Step], path: Path) ->
     axis.set_title("Each step of the scan over VGG-11 at 3 % of its weights, one image, L_m = 2")
     axis.legend()
     figure.tight_layout()
-    record.save_figure(figure, path)
+    recording.save_figure(figure, path)
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--kept", type=float, default=0.03, help="share of the weights that is left"
     )
     parser.add_argument("--levels", type=int, default=2)
-    parser.add_argument("--no-record", action="store_true", help="print only")
-    arguments = parser.parse_args()
+    recording.add_record_argument(parser)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    asked = parser().parse_args(arguments)
     torch.manual_seed(0)
-    layers = vgg11(arguments.kept)[1:]
-    names, patterns, _ = zip(*layers, strict=True)
+    chain = layers(asked.kept)[1:]
+    names, patterns, _ = zip(*chain, strict=True)
     scan, factored = (
-        scan_costs.of_layers(LayerScan.of(patterns, arguments.levels, None, in_factors=kept), names)
+        scan_costs.of_layers(LayerScan.of(patterns, asked.levels, None, in_factors=kept), names)
         for kept in (False, True)
     )
-    dense, sparse = (back_propagation(layers, kernel) for kernel in ("dense", "surviving"))
-    for step in scan.steps:
-        mark = "*" if step.critical else " "
-        print(
-            f"{mark} {step.phase:13} {step.name:16} m n k {step.mnk:9.2e}  {step.flops:15,} FLOPs"
-        )
+    steps = {
+        "scan": scan.steps,
+        "bp_dense": back_propagation(chain, "dense"),
+        "bp_surviving": back_propagation(chain, "surviving"),
+    }
+    show(scan.steps)
     totals: dict[str, Any] = {
         "scan": sum(s.flops for s in scan.steps),
         "critical_path": scan.critical_flops,
-        "bp_dense": sum(s.flops for s in dense),
-        "bp_surviving": sum(s.flops for s in sparse),
+        "bp_dense": sum(s.flops for s in steps["bp_dense"]),
+        "bp_surviving": sum(s.flops for s in steps["bp_surviving"]),
         "steps_critical_path": scan.critical_products,
-        "steps_bp": len(dense),
+        "steps_bp": len(steps["bp_dense"]),
         "scan_in_factors": sum(s.flops for s in factored.steps),
         "critical_path_in_factors": factored.critical_flops,
         "steps_critical_path_in_factors": factored.critical_products,
     }
     print(" ".join(f"{name} {value:,}" for name, value in totals.items()))
-    if not arguments.no_record:
-        steps = {"scan": scan.steps, "bp_dense": dense, "bp_surviving": sparse}
-        results = {name: [asdict(step) for step in found] for name, found in steps.items()}
-        settings = {"kept": arguments.kept, "levels": arguments.levels}
-        record.write(record.RECORDS / "figure10.json", {**settings, "totals": totals, **results})
-        draw(scan.steps, dense, sparse, record.RECORDS / "figure10.png")
-        print(f"record: {record.RECORDS / 'figure10'}.json, .png")
+    results = {name: [asdict(step) for step in found] for name, found in steps.items()}
+    settings = {"kept": asked.kept, "levels": asked.levels}
+    path = recording.folder(asked.record) / "figure10.json"
+    recording.write(path, {**settings, "totals": totals, **results})
+    draw(*steps.values(), path.with_suffix(".png"))
+    print(f"record: {path}, .png")
+
+
+def show(steps: list[Step]) -> None:
+    for step in steps:
+        mark = "*" if step.critical else " "
+        print(
+            f"{mark} {step.phase:13} {step.name:16} m n k {step.mnk:9.2e}  {step.flops:15,} FLOPs"
+        )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Where a training step of the paper's GRU goes: forward, backward, rest, by features and batch.
 
-    python experiments/gru_breakdown.py                # two minutes on two cores
+    python -m experiments.paper.gru_breakdown                # two minutes on two cores
 
 As in arXiv:1907.10134 for IRMAS: features S, M and L (259, 517, 1034 frames), 16, 32 and 64
 excerpts a batch, 20 states. One step is zero_grad, forward with the loss, backward (whatever it
-prepares inside), optimizer; ours is the same model, attached. Measured in pairs (turns.py). The
-batch is noise of zero mean and unit variance, as standardised features are: no time depends on the
-music. Writes experiments/records/gru_breakdown_<device>.json and .png.
+prepares inside), optimizer; ours is the same model, attached. Measured in pairs
+(benchmarks/timing.py). The batch is noise of zero mean and unit variance, as standardised features
+are: no time depends on the music. Writes gru_breakdown_<device>.json and .png.
 """
 
 import argparse
@@ -14,40 +14,44 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import record
 import torch
-import turns
-from bitstream_sweep import COLOURS, training_step
-from irmas_gru import IRMASGRU
 
 import bppsa_lightning as bl
 from bppsa_lightning.datasets.irmas_features import SETTINGS
+from experiments import recording
+from experiments.benchmarks import timing
+from experiments.paper.sections.gru_breakdown import PARTS
+from experiments.paper.sweep import COLOURS
+from experiments.paper.training_step import training_step
+from experiments.train.irmas_gru import IRMASGRU
 
 BATCHES = (16, 32, 64)
-PARTS = ("forward", "backward", "rest")
 SHADES = {**COLOURS, "rest": COLOURS["optimizer"]}
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=10.0, help="for a size (default 10)")
     parser.add_argument("--features", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
-    parser.add_argument("--no-record", action="store_true", help="print only")
-    arguments = parser.parse_args()
+    recording.add_record_argument(parser)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    asked = parser().parse_args(arguments)
     print("milliseconds a training step; x: stock / ours")
     columns = ("features", "B", *PARTS, "step", *(f"stock {part}" for part in (*PARTS, "step")))
     print("".join(f"{name:>15}" for name in (*columns, "fwd + bwd x", "step x")))
     rows = []
-    for features in arguments.features:
+    for features in asked.features:
         for B in BATCHES:
-            rows.append(measure(features, B, torch.device(arguments.device), arguments.seconds))
+            rows.append(measure(features, B, torch.device(asked.device), asked.seconds))
             show(rows[-1])
-    if not arguments.no_record:
-        path = record.RECORDS / f"gru_breakdown_{arguments.device}.json"
-        record.write(path, {"H": 20, "rows": rows})
-        draw(rows, path.with_suffix(".png"))
-        print(f"record: {path}, .png")
+    path = recording.folder(asked.record) / f"gru_breakdown_{asked.device}.json"
+    recording.write(path, {"H": 20, "rows": rows})
+    draw(rows, path.with_suffix(".png"))
+    print(f"record: {path}, .png")
 
 
 def measure(features: str, B: int, device: torch.device, seconds: float) -> dict[str, Any]:
@@ -58,7 +62,7 @@ def measure(features: str, B: int, device: torch.device, seconds: float) -> dict
     (chain,) = bl.attach(ours)
     x, y = torch.randn(B, T, F, device=device), torch.randint(11, (B,), device=device)
     ways = {who: with_rest(training_step(m, x, y)) for who, m in (("ours", ours), ("stock", stock))}
-    found = turns.measure(ways, seconds, most=15, least=3, shortest=2)
+    found = timing.measure(ways, seconds, most=15, least=3, shortest=2)
     plan = chain.plan()
     return {
         "features": features,
@@ -71,10 +75,10 @@ def measure(features: str, B: int, device: torch.device, seconds: float) -> dict
     }
 
 
-def with_rest(step: turns.Step) -> turns.Step:
+def with_rest(step: timing.Step) -> timing.Step:
     """The step with its parts named as the paper's figure has them."""
 
-    def renamed() -> dict[str, float]:
+    def renamed() -> timing.Seconds:
         found = step()
         both = found["forward"] + found["backward"]
         return {**found, "both": both, "rest": found["step"] - both}
@@ -92,7 +96,7 @@ def show(row: dict[str, Any]) -> None:
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Bars of milliseconds: stock beside ours; ours again below, where they can be seen."""
-    figure, (both, alone) = record.pyplot().subplots(
+    figure, (both, alone) = recording.pyplot().subplots(
         2, 1, figsize=(9.5, 7), sharex=True, height_ratios=(3, 2), layout="constrained"
     )
     draw_bars(both, rows, {"stock": -0.2, "ours": 0.2})
@@ -112,7 +116,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure.suptitle(
         "The GRU on inputs of the sizes of IRMAS: where the time of a training step goes"
     )
-    record.save_figure(figure, path, dpi=120)
+    recording.save_figure(figure, path, dpi=120)
 
 
 def draw_bars(axes: Any, rows: list[dict[str, Any]], shifts: dict[str, float]) -> None:

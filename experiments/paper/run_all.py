@@ -1,14 +1,13 @@
 """Runs every experiment of the paper, and writes one page that shows its figures beside ours.
 
-    python experiments/figures.py               # quick, under 15 minutes on two cores
-    python experiments/figures.py --full        # the paper's schedules; hours
-    python experiments/figures.py --only lenet5 table1
-    python experiments/figures.py --page        # the page anew, from the records at hand
+    python -m experiments.paper.run_all               # quick, under 15 minutes on two cores
+    python -m experiments.paper.run_all --full        # the paper's schedules; hours
+    python -m experiments.paper.run_all --only lenet5 table1
+    python -m experiments.paper.page                  # the page alone, from the records at hand
 
 The quick run keeps its records, pictures and page in runs/figures/: they show that everything
-works, with too few steps to be kept. The full run writes experiments/records/, as each experiment
-does on its own. What has no record is "not measured" on the page. EXPERIMENTS in figures_table.py
-is the table of all of them; a new experiment is one more row.
+works, with too few steps to be kept. The full run writes experiments/records/. What has no record
+is "not measured" on the page. Each experiment is a file in sections/.
 """
 
 import argparse
@@ -19,43 +18,31 @@ import sys
 import time
 from pathlib import Path
 
-import figures_page
-import record
-from figures_table import EXPERIMENTS, Experiment
+from experiments import recording
+from experiments.paper import page
+from experiments.paper.section import Section
+from experiments.paper.sections import SECTIONS
 
 QUICK = Path("runs/figures")
 CIFAR10 = "--data bppsa_lightning.datasets.CIFAR10DataModule"
-HERE = Path(__file__).parent
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=times())
     parser.add_argument(
         "--full", action="store_true",
         help="the paper's schedules (hours), kept in experiments/records; "
         f"without it short runs, kept in {QUICK}",
     )  # fmt: skip
-    names = [experiment.name for experiment in EXPERIMENTS]
+    names = [section.name for section in SECTIONS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME",
                         help="some of " + ", ".join(names))  # fmt: skip
-    parser.add_argument("--page", action="store_true", help="run nothing, write the page")
-    arguments = parser.parse_args()
-    # The page that is asked for alone is the one of the records that are kept.
-    folder = record.RECORDS if arguments.full or arguments.page else QUICK
-    failed = []
-    if not arguments.page:
-        chosen = [e for e in EXPERIMENTS if e.name in arguments.only]
-        failed = [e.name for e in chosen if not run(e, folder, arguments.full)]
-    page = folder / "README.md"
-    record.write_text(page, figures_page.page(folder, EXPERIMENTS, folder != QUICK))
-    print(f"page: {page}")
-    if failed:
-        sys.exit(f"these experiments failed: {', '.join(failed)}")
+    return parser
 
 
 def times() -> str:
     """How long the full runs take."""
-    minutes = {e.name: e.minutes for e in EXPERIMENTS if e.full}
+    minutes = {section.name: section.minutes for section in SECTIONS if section.run}
     return (
         "Minutes of the full runs, on two cores: "
         f"{', '.join(f'{name} {count}' for name, count in minutes.items())}; together "
@@ -64,24 +51,29 @@ def times() -> str:
     )
 
 
-def run(experiment: Experiment, folder: Path, full: bool) -> bool:
+def main(arguments: list[str] | None = None) -> None:
+    asked = parser().parse_args(arguments)
+    folder = recording.RECORDS if asked.full else QUICK
+    chosen = [section for section in SECTIONS if section.name in asked.only]
+    failed = [section.name for section in chosen if not run(section, folder, asked.full)]
+    print(f"page: {page.write(folder, asked.full)}")
+    if failed:
+        sys.exit(f"these experiments failed: {', '.join(failed)}")
+
+
+def run(section: Section, folder: Path, full: bool) -> bool:
     """Runs an experiment, its records to `folder`; False if it failed."""
-    command = experiment.command(full, CIFAR10 if Path("data/cifar10").is_dir() else "")
-    if command is None:
-        print(f"--- {experiment.name}: left out ({experiment.elsewhere})", flush=True)
+    arguments = section.arguments(full, CIFAR10 if Path("data/cifar10").is_dir() else "")
+    if not arguments:
+        print(f"--- {section.name}: left out ({section.elsewhere})", flush=True)
         return True
-    script, *rest = shlex.split(command)
-    own = f"{rest[0]}.py" if script == "compare.py" else script
-    if not (HERE / own).is_file():
-        print(f"--- {experiment.name}: left out (there is no {HERE / own} so far)", flush=True)
-        return True
-    print(f"--- {experiment.name}: {command}", flush=True)
+    print(f"--- {section.name}: {shlex.join(arguments)}", flush=True)
     start = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, str(HERE / script), *rest],
-        env={**os.environ, record.FOLDER: str(folder.absolute())},
+        [sys.executable, "-m", *arguments],
+        env={**os.environ, recording.FOLDER: str(folder.absolute())},
     )
-    print(f"--- {experiment.name}: {time.perf_counter() - start:.0f} s", flush=True)
+    print(f"--- {section.name}: {time.perf_counter() - start:.0f} s", flush=True)
     return done.returncode == 0
 
 

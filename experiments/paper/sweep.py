@@ -1,17 +1,17 @@
 """The paper's sweeps: a training step of the bitstream RNN by length T and by batch B.
 
-    python experiments/bitstream_sweep.py                   # RNN, two minutes on two cores
-    python experiments/bitstream_sweep.py --cell GRU        # three minutes
+    python -m experiments.paper.sweep                   # RNN, two minutes on two cores
+    python -m experiments.paper.sweep --cell GRU        # three minutes
 
 As in arXiv:1907.10134 for a vanilla RNN: T = 10 … 30,000 at B = 16, and B = 2 … 256 at T = 1000; 20
 states, cross entropy on the last state, Adam. One step is zero_grad, forward with the loss,
 backward (whatever it prepares inside), optimizer; ours is the same model, attached. Measured in
-pairs (turns.py), on one batch of bits for each size. Writes
-experiments/records/bitstream_sweep_<cell>_<device>.json and .png: speed-ups of backward and of the
-whole step over stock PyTorch in the same run, and the time of a step relative to stock's.
+pairs (benchmarks/timing.py), on one batch of bits for each size. Writes
+bitstream_sweep_<cell>_<device>.json and .png: speed-ups of backward and of the whole step over
+stock PyTorch in the same run, and the time of a step relative to stock's.
 
 A loss on the last state sends its gradient through every step, and over hundreds of steps it fades:
-see benchmark_recurrent.py for gradients that do not.
+see benchmarks/recurrent_cpu.py for gradients that do not.
 """
 
 import argparse
@@ -19,52 +19,54 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import record
 import torch
-import turns
-from bitstream_rnn import BitstreamRNN
 from matplotlib import patheffects
 from torch import nn
-from torch.nn import functional as F
-from turns import now
 
 import bppsa_lightning as bl
+from experiments import recording
+from experiments.benchmarks import timing
+from experiments.paper.training_step import PARTS, training_step
+from experiments.train.bitstream_rnn import BitstreamRNN
 
 LENGTHS = [(16, T) for T in (10, 30, 100, 300, 1000, 3000, 10000, 30000)]
 BATCHES = [(B, 1000) for B in (2, 4, 8, 16, 32, 64, 128, 256)]
 CELLS = {"RNN": nn.RNN, "GRU": nn.GRU}
-PARTS = ("forward", "backward", "optimizer")
 HALO = [patheffects.withStroke(linewidth=2.5, foreground="white")]
 COLOURS = {"forward": "#56b4e9", "backward": "#0072b2", "optimizer": "#8a8f98"}
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cell", default="RNN", choices=list(CELLS))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=4.0, help="for a size (default 4)")
     parser.add_argument("--pairs", type=int, default=11, help="at most, for a size (default 11)")
     parser.add_argument("--longest", type=int, default=30000, help="leave longer ones out")
-    parser.add_argument("--no-record", action="store_true", help="print only")
-    arguments = parser.parse_args()
-    device = torch.device(arguments.device)
+    recording.add_record_argument(parser)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    asked = parser().parse_args(arguments)
+    device = torch.device(asked.device)
     rows = []
     print("milliseconds a training step; x: stock / ours")
     columns = ("B", "T", "backward", "step", "stock backward", "step", "backward x", "step x")
     print("".join(f"{name:>15}" for name in columns))
     for B, T in dict.fromkeys([*LENGTHS, *BATCHES]):
-        if arguments.longest >= T:
-            rows.append(measure(arguments.cell, B, T, device, arguments))
+        if asked.longest >= T:
+            rows.append(measure(asked.cell, B, T, device, asked.seconds, asked.pairs))
             show(rows[-1])
-    if not arguments.no_record:
-        path = record.RECORDS / f"bitstream_sweep_{arguments.cell.lower()}_{device.type}.json"
-        record.write(path, {"cell": arguments.cell, "H": 20, "rows": rows})
-        draw(arguments.cell, rows, path.with_suffix(".png"))
-        print(f"record: {path}, .png")
+    name = f"bitstream_sweep_{asked.cell.lower()}_{device.type}"
+    path = recording.folder(asked.record) / f"{name}.json"
+    recording.write(path, {"cell": asked.cell, "H": 20, "rows": rows})
+    draw(asked.cell, rows, path.with_suffix(".png"))
+    print(f"record: {path}, .png")
 
 
 def measure(
-    cell: str, B: int, T: int, device: torch.device, arguments: argparse.Namespace
+    cell: str, B: int, T: int, device: torch.device, seconds: float, pairs: int
 ) -> dict[str, Any]:
     torch.manual_seed(0)
     stock = BitstreamRNN()
@@ -75,7 +77,7 @@ def measure(
     y = torch.randint(10, (B,), device=device)
     x = (torch.rand(B, T, 1, device=device) < 0.05 + 0.1 * y.view(B, 1, 1)).float()
     ways = {"ours": training_step(ours, x, y), "stock": training_step(stock, x, y)}
-    found = turns.measure(ways, arguments.seconds, arguments.pairs, least=3, shortest=1)
+    found = timing.measure(ways, seconds, pairs, least=3, shortest=1)
     plan = chain.plan()
     return {
         "B": B,
@@ -86,24 +88,6 @@ def measure(
     }
 
 
-def training_step(model: BitstreamRNN, x: torch.Tensor, y: torch.Tensor) -> turns.Step:
-    optimizer = model.configure_optimizers()
-
-    def step() -> dict[str, float]:
-        start = now(x)
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        middle = now(x)
-        loss.backward()
-        end = now(x)
-        optimizer.step()
-        last = now(x)
-        parts = {"forward": middle - start, "backward": end - middle, "optimizer": last - end}
-        return {**parts, "step": last - start}
-
-    return step
-
-
 def show(row: dict[str, Any]) -> None:
     times = [row[who][part] * 1e3 for who in ("ours", "stock") for part in ("backward", "step")]
     ratios = "".join(f"{row['ratio_stock'][part]:>14.2f}x" for part in ("backward", "step"))
@@ -112,13 +96,8 @@ def show(row: dict[str, Any]) -> None:
           flush=True)  # fmt: skip
 
 
-def slower(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The sizes at which a whole training step of stock PyTorch is faster."""
-    return [row for row in rows if row["ratio_stock"]["step"] < 1]
-
-
 def draw(cell: str, rows: list[dict[str, Any]], path: Path) -> None:
-    figure, axes = record.pyplot().subplots(
+    figure, axes = recording.pyplot().subplots(
         2, 2, figsize=(10.5, 6.2), sharex="col", sharey="row", height_ratios=(3, 2),
         layout="constrained",
     )  # fmt: skip
@@ -141,7 +120,7 @@ def draw(cell: str, rows: list[dict[str, Any]], path: Path) -> None:
     axes[1, 1].legend(loc="upper right", ncols=3, fontsize=8, title_fontsize=8,
                       title="left, pale: stock; right: ours")  # fmt: skip
     figure.suptitle(f"Bitstream classification, {cell} of 20 states: by scan and by stock PyTorch")
-    record.save_figure(figure, path, dpi=120)
+    recording.save_figure(figure, path, dpi=120)
 
 
 def thousands(number: int) -> str:

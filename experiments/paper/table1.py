@@ -1,6 +1,6 @@
 """Table 1 of the paper: sparsity of Jacobians, and how fast they are generated.
 
-    python experiments/table1.py
+    python -m experiments.paper.table1
 
 The first convolution, ReLU and max-pooling of VGG-11 on 3 x 32 x 32 images (arXiv:1907.10134,
 table 1). The baseline is the paper's: the transposed Jacobian column by column, one call of
@@ -12,7 +12,7 @@ scattered writes.
 
 Ours is `bl.jacobians.conv2d`, `relu` and `max_pool2d`, which return a torch.sparse_csr tensor: as
 called in every step, when the pattern is known and values are new, and, as "first", with the
-pattern built anew. Medians. Writes experiments/records/table1.json and table1.png.
+pattern built anew. Medians. Writes table1.json and table1.png.
 """
 
 import argparse
@@ -20,16 +20,16 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import record
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bppsa_lightning import jacobians
 from bppsa_lightning.jacobians import cache
+from experiments import recording
+from experiments.benchmarks.timing import repeated
 
 PAPER = {
     "conv 3x3, 3 -> 64": (0.99157, 8.3e3),
@@ -82,23 +82,14 @@ def column_seconds(
     return (time.perf_counter() - start) / done, done
 
 
-def seconds_of(call: Callable, seconds: float) -> float:
-    times: list[float] = []
-    while sum(times) < seconds or len(times) < 5:
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return median(times[len(times) // 5 :])
-
-
 def measure(name: str, layer: tuple, seconds: float) -> dict[str, Any]:
     x, function, jacobian = layer
     pattern = jacobians.Pattern.of(jacobian())
     columns = pattern.shape[1]
     column, timed = column_seconds(function, x, False, seconds)
     contiguous, _ = column_seconds(function, x, True, seconds)
-    known = seconds_of(jacobian, seconds / 4)
-    anew = seconds_of(lambda: first(jacobian), seconds / 4)
+    known = repeated(jacobian, seconds / 4)
+    anew = repeated(lambda: first(jacobian), seconds / 4)
     return {
         "layer": name,
         "shape": pattern.shape,
@@ -131,7 +122,7 @@ def show(row: dict) -> None:
 
 
 def draw(path: Path) -> None:
-    figure, axes = record.pyplot().subplots(1, 3, figsize=(15, 5))
+    figure, axes = recording.pyplot().subplots(1, 3, figsize=(15, 5))
     for axis, (name, layer) in zip(axes, layers().items(), strict=True):
         pattern = jacobians.Pattern.of(layer[2]())
         bins = [max(b for b in range(1, 513) if n % b == 0) for n in pattern.shape]
@@ -148,22 +139,26 @@ def draw(path: Path) -> None:
         axis.set_ylabel("input")
     figure.suptitle("Transposed Jacobians of VGG-11's first layers (darker: more entries)")
     figure.tight_layout()
-    record.save_figure(figure, path)
+    recording.save_figure(figure, path)
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=4.0, help="for each measurement")
-    parser.add_argument("--no-record", action="store_true", help="print only")
-    arguments = parser.parse_args()
+    recording.add_record_argument(parser)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    asked = parser().parse_args(arguments)
     rows = []
     for name, layer in layers().items():
-        rows.append(measure(name, layer, arguments.seconds))
+        rows.append(measure(name, layer, asked.seconds))
         show(rows[-1])
-    if not arguments.no_record:
-        record.write(record.RECORDS / "table1.json", {"rows": rows})
-        draw(record.RECORDS / "table1.png")
-        print(f"record: {record.RECORDS / 'table1'}.json, .png")
+    path = recording.folder(asked.record) / "table1.json"
+    recording.write(path, {"rows": rows})
+    draw(path.with_suffix(".png"))
+    print(f"record: {path}, .png")
 
 
 if __name__ == "__main__":

@@ -3,19 +3,19 @@
 A vanilla RNN reads T bits, x_t ~ Bernoulli(0.05 + 0.1 p), and tells the class p from its last
 state. A LightningCLI application; its defaults stand in bitstream_rnn.yaml beside it:
 
-    python experiments/bitstream_rnn.py fit
-    python experiments/bitstream_rnn.py fit --trainer.strategy auto      # stock PyTorch
-    python experiments/bitstream_rnn.py fit --ckpt_path last             # resume
-    python experiments/bitstream_rnn.py validate --ckpt_path last
-    python experiments/bitstream_rnn.py fit --help
+    python -m experiments.train.bitstream_rnn fit
+    python -m experiments.train.bitstream_rnn fit --trainer.strategy auto      # stock PyTorch
+    python -m experiments.train.bitstream_rnn fit --ckpt_path last             # resume
+    python -m experiments.train.bitstream_rnn validate --ckpt_path last
+    python -m experiments.train.bitstream_rnn fit --help
 """
 
-import application
 import torch
-from classifier import Classifier
 from torch import Tensor, nn
 
 from bppsa_lightning.datasets import BitstreamDataModule
+from experiments.train import cli
+from experiments.train.classifier import Classifier
 
 
 class BitstreamRNN(Classifier):
@@ -52,5 +52,9 @@ class BitstreamRNN(Classifier):
         return torch.optim.Adam(self.parameters(), lr=self.lr)
 
 
+def main(arguments: list[str] | None = None) -> None:
+    cli.run(BitstreamRNN, BitstreamDataModule, "bitstream_rnn", arguments)
+
+
 if __name__ == "__main__":
-    application.run(BitstreamRNN, BitstreamDataModule, __file__)
+    main()

@@ -16,24 +16,25 @@ part (losses differ by 1e-3 after 200 steps, by 0.2 after 400). The paper's are 
 last --model.lr 3e-4 --model.weight_decay 0 --model.noise 0 --model.swap_channels false
 --model.anneal false`.
 
-    python experiments/irmas_gru.py fit
-    python experiments/irmas_gru.py fit --data.features L --data.batch_size 64
-    python experiments/irmas_gru.py fit --data bppsa_lightning.datasets.IRMASDataModule \\
+    python -m experiments.train.irmas_gru fit
+    python -m experiments.train.irmas_gru fit --data.features L --data.batch_size 64
+    python -m experiments.train.irmas_gru fit --data bppsa_lightning.datasets.IRMASDataModule \\
       --data.data_dir data/irmas --data.download true                       # IRMAS, 3 GB
-    python experiments/irmas_gru.py fit --trainer.strategy auto             # stock PyTorch
-    python experiments/compare.py irmas_gru                                 # both
-    python experiments/irmas_curves.py                                      # both, of S, M and L
+    python -m experiments.train.irmas_gru fit --trainer.strategy auto       # stock PyTorch
+    python -m experiments.compare irmas_gru                                 # both
+    python -m experiments.paper.irmas_curves                                # both, of S, M and L
 """
 
 import math
 from collections.abc import Callable
 from typing import Any, Literal
 
-import application
 import lightning.pytorch as pl
 import torch
-from classifier import Classifier
 from torch import Tensor, nn
+
+from experiments.train import cli
+from experiments.train.classifier import Classifier
 
 
 class IRMASGRU(Classifier):
@@ -132,11 +133,16 @@ class IRMASGRU(Classifier):
         return rate
 
 
-if __name__ == "__main__":
-    application.run(
+def main(arguments: list[str] | None = None) -> None:
+    cli.run(
         IRMASGRU,
         pl.LightningDataModule,
-        __file__,
-        subclass_mode_data=True,
+        "irmas_gru",
+        arguments,
         links={"num_features": "input_size"},
+        subclass_mode_data=True,
     )
+
+
+if __name__ == "__main__":
+    main()

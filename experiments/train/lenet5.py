@@ -8,17 +8,18 @@ its own would leave it: this experiment shows that the gradients are the same.
 A LightningCLI application; defaults stand in lenet5.yaml beside it: real digits at hand without a
 network, CIFAR-10 where it is.
 
-    python experiments/lenet5.py fit
-    python experiments/lenet5.py fit --trainer.strategy auto      # stock PyTorch
-    python experiments/lenet5.py fit --data bppsa_lightning.datasets.CIFAR10DataModule
-    python experiments/compare.py lenet5                          # both, beside each other
+    python -m experiments.train.lenet5 fit
+    python -m experiments.train.lenet5 fit --trainer.strategy auto      # stock PyTorch
+    python -m experiments.train.lenet5 fit --data bppsa_lightning.datasets.CIFAR10DataModule
+    python -m experiments.compare lenet5                            # both, beside each other
 """
 
-import application
 import lightning.pytorch as pl
 import torch
-from classifier import Classifier
 from torch import Tensor, nn
+
+from experiments.train import cli
+from experiments.train.classifier import Classifier
 
 
 class LeNet5(Classifier):
@@ -49,5 +50,9 @@ class LeNet5(Classifier):
         return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=self.momentum)
 
 
+def main(arguments: list[str] | None = None) -> None:
+    cli.run(LeNet5, pl.LightningDataModule, "lenet5", arguments, subclass_mode_data=True)
+
+
 if __name__ == "__main__":
-    application.run(LeNet5, pl.LightningDataModule, __file__, subclass_mode_data=True)
+    main()

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 import lightning.pytorch as pl
-import record
 
 import bppsa_lightning as bl
 from bppsa_lightning.attach import named_chains
+from experiments import recording
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ def seconds_per_step(module: pl.LightningModule) -> "Figure":
     if not timers:
         raise ValueError("callbacks: found no bppsa_lightning.StepTimer, wanted one")
     seconds = {part: getattr(timers[0], part) for part in COLOURS}
-    figure, axes = record.pyplot().subplots(figsize=(8, 4), layout="tight")
+    figure, axes = recording.pyplot().subplots(figsize=(8, 4), layout="tight")
     steps = range(1, len(timers[0].step) + 1)
     milliseconds = [[1e3 * value for value in values] for values in seconds.values()]
     axes.stackplot(steps, milliseconds, labels=seconds, colors=COLOURS.values(), step="mid")
@@ -41,9 +41,9 @@ def scan(module: pl.LightningModule) -> "Figure":
     Raises:
         ValueError: no chain is attached, as without strategy="bppsa".
     """
-    import draw_scan  # and all that it draws
+    from experiments.train import scan_picture  # late: matplotlib
 
     chains = named_chains(module)
     if not chains:
         raise ValueError("module: found no chain that is scanned, wanted one")
-    return draw_scan.draw_chain(chains[0][1])
+    return scan_picture.draw_chain(chains[0][1])

@@ -3,16 +3,17 @@
 The network of the paper's figure 10, on 3 x 32 x 32 images. A LightningCLI application; defaults
 stand in pruned_vgg11.yaml beside it: real digits at hand without a network, CIFAR-10 where it is.
 
-    python experiments/pruned_vgg11.py fit
-    python experiments/pruned_vgg11.py fit --data bppsa_lightning.datasets.CIFAR10DataModule
-    python experiments/compare_pruned.py        # beside the dense-masked one of stock PyTorch
+    python -m experiments.train.pruned_vgg11 fit
+    python -m experiments.train.pruned_vgg11 fit --data bppsa_lightning.datasets.CIFAR10DataModule
+    python -m experiments.compare pruned_vgg11       # beside the dense-masked one of stock PyTorch
 """
 
-import application
 import lightning.pytorch as pl
 import torch
-from classifier import Classifier
 from torch import Tensor, nn
+
+from experiments.train import cli
+from experiments.train.classifier import Classifier
 
 # Channels of the convolutions, "M" a pooling: VGG-11 (arXiv:1409.1556), configuration A.
 LAYERS = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M")
@@ -63,5 +64,16 @@ def vgg11(num_classes: int = 10, norm: bool = True) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels, num_classes))
 
 
+def main(arguments: list[str] | None = None) -> None:
+    cli.run(
+        PrunedVGG11,
+        pl.LightningDataModule,
+        "pruned_vgg11",
+        arguments,
+        prunes=True,
+        subclass_mode_data=True,
+    )
+
+
 if __name__ == "__main__":
-    application.run(PrunedVGG11, pl.LightningDataModule, __file__, subclass_mode_data=True)
+    main()

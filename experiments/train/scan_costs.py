@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from bppsa_lightning.chains import Chain
-from bppsa_lightning.chains.feedforward import FeedforwardChain, modules_of
+import bppsa_lightning as bl
+from bppsa_lightning.depth.stack import FeedforwardChain, modules_of
 from bppsa_lightning.ops import LayerScan
-from bppsa_lightning.planner import Plan
 
 
 @dataclass
@@ -79,7 +78,7 @@ class ScanCosts:
         return sum(step.count for step in self.steps if step.critical)
 
 
-def of_chain(chain: Chain) -> list[ScanCosts]:
+def of_chain(chain: bl.Chain) -> list[ScanCosts]:
     """The scans of an attached chain's last backward: of a recurrent layer one, with one sequence
     and direction for all; of a stack of layers one for each run of layers.
 
@@ -152,7 +151,7 @@ def of_layers(scan: LayerScan, names: Sequence[str]) -> ScanCosts:
     return ScanCosts(list(names), _marked(steps), f"blelloch, {scan.levels} levels", flops)
 
 
-def of_plan(plan: Plan, T: int, H: int) -> ScanCosts:
+def of_plan(plan: bl.Plan, T: int, H: int) -> ScanCosts:
     """The scan of a chain of T steps with dense Jacobians of H x H, as the CPU kernels make it."""
     steps = {"linear": _linear, "chunked": _chunked, "blelloch": _blelloch}[plan.algorithm](
         plan, T, H
@@ -162,11 +161,11 @@ def of_plan(plan: Plan, T: int, H: int) -> ScanCosts:
     return ScanCosts([str(k + 1) for k in range(T)], _marked(steps), how, 2 * T * H * H)
 
 
-def _linear(plan: Plan, T: int, H: int) -> list[Step]:
+def _linear(plan: bl.Plan, T: int, H: int) -> list[Step]:
     return [_walk("roots", k, k, H) for k in reversed(range(T))]
 
 
-def _chunked(plan: Plan, T: int, H: int) -> list[Step]:
+def _chunked(plan: bl.Plan, T: int, H: int) -> list[Step]:
     chunks = [(k, min(k + plan.chunk, T) - 1) for k in range(0, T, plan.chunk)]
     if len(chunks) < 2:
         return _linear(plan, T, H)
@@ -176,7 +175,7 @@ def _chunked(plan: Plan, T: int, H: int) -> list[Step]:
     return steps + [_walk("replay", *chunk, H) for chunk in [first, *inner]]
 
 
-def _blelloch(plan: Plan, T: int, H: int) -> list[Step]:
+def _blelloch(plan: bl.Plan, T: int, H: int) -> list[Step]:
     if not plan.levels:
         return _linear(plan, T, H)
     tree = [[(k, k) for k in range(T)]]

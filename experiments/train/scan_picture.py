@@ -1,46 +1,34 @@
 """Draws the scan of a chain: up-sweep, middle and down-sweep, with the cost of every product.
 
-    python experiments/draw_scan.py
-
 Of any attached model, after a step of training:
 
     (chain,) = bl.attach(model, "blelloch")
     loss(model(x)).backward()
-    draw_scan.draw_chain(chain).savefig("scan.png")
+    scan_picture.draw_chain(chain).savefig("scan.png")
 
 Time or depth runs from left to right, the computation from top to bottom. A box spans the steps of
 the chain that its matrix stands for, and is coloured by its floating-point operations for one
 sample; from where a gradient becomes known, a line goes down to it. The bars sum each phase up, and
-its part of the critical path. Writes experiments/records/scan_<what>.png: an RNN of 20 states over
-16 steps, by blelloch with two levels and in chunks; LeNet-5; VGG-11 with 3 % of its weights (the
-costs of figure10.py).
+its part of the critical path.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import figure10
-import record
-import scan_costs
-import torch
-from lenet5 import LeNet5
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Patch
-from scan_costs import ScanCosts, Step
 
 import bppsa_lightning as bl
-from bppsa_lightning.chains import Chain
-from bppsa_lightning.ops import LayerScan
-from bppsa_lightning.planner import Plan
+from experiments import recording
+from experiments.train import scan_costs
+from experiments.train.scan_costs import ScanCosts, Step
 
-plt = record.pyplot()
+plt = recording.pyplot()
 MOST_STEPS = 512
 KINDS = {"matrix": ("Blues", "matrix × matrix"), "vector": ("YlOrBr", "matrix × vector")}
 SHADES = (0.15, 0.8)  # of the colour maps: neither white nor black
@@ -53,7 +41,7 @@ ROW = 0.56
 LETTER = 0.066
 
 
-def draw_chain(chain: Chain) -> Figure:
+def draw_chain(chain: bl.Chain) -> Figure:
     """The scan of an attached chain's last backward; of a stack with several runs, the longest.
 
     Raises:
@@ -255,40 +243,3 @@ def short(number: float) -> str:
             scaled = number / factor
             return f"{scaled:.1f}{unit}" if scaled < 9.95 else f"{scaled:.0f}{unit}"
     return f"{number:.0f}"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--folder", type=Path, default=record.RECORDS, help="where to write")
-    arguments = parser.parse_args()
-    for name, (title, scan) in pictures().items():
-        path = arguments.folder / f"scan_{name}.png"
-        record.save_figure(draw(scan, title), path)
-        print(f"{path}: {scan.plan}, {scan.critical_products} products in a row")
-
-
-def pictures() -> dict[str, tuple[str, ScanCosts]]:
-    """The title and the scan of each picture in the records."""
-    rnn = "RNN of 20 states, 16 steps"
-    found = {
-        "rnn_blelloch": (rnn, scan_costs.of_plan(Plan("blelloch", levels=2), 16, 20)),
-        "rnn_chunked": (rnn, scan_costs.of_plan(Plan("chunked", chunk=4), 16, 20)),
-        "lenet5": ("LeNet-5, one image of 3 × 32 × 32", _lenet5()),
-    }
-    torch.manual_seed(0)  # as figure10.py: the same weights
-    names, patterns, _ = zip(*figure10.vgg11(0.03)[1:], strict=True)
-    vgg11 = scan_costs.of_layers(LayerScan.of(patterns, 2, budget=None), names)
-    return {**found, "vgg11": ("VGG-11 at 3 % of its weights, one image of 3 × 32 × 32", vgg11)}
-
-
-def _lenet5() -> ScanCosts:
-    torch.manual_seed(0)
-    layers = LeNet5().layers
-    (chain,) = bl.attach(layers, "blelloch")
-    layers(torch.randn(1, 3, 32, 32)).sum().backward()
-    (scan,) = scan_costs.of_chain(chain)
-    return scan
-
-
-if __name__ == "__main__":
-    main()

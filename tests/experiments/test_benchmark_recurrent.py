@@ -15,7 +15,7 @@ import torch
 
 import bppsa_lightning as bl
 
-EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 RECORDS = EXPERIMENTS / "records"
 CPU = torch.device("cpu")
 

@@ -21,7 +21,7 @@ from bppsa_lightning.datasets.irmas_layout import Excerpt  # noqa: E402
 from bppsa_lightning.datasets.rendering import corpus, recording  # noqa: E402
 from bppsa_lightning.datasets.rendering.instruments import INSTRUMENTS  # noqa: E402
 
-EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 THREE = {code: INSTRUMENTS[code] for code in ("cel", "flu", "pia")}
 
 

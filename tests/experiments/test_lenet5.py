@@ -10,7 +10,7 @@ import yaml
 import bppsa_lightning as bl
 from bppsa_lightning.datasets import DigitsDataModule
 
-EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 STEPS = 4
 
 

@@ -21,7 +21,7 @@ PLANS = [
 
 @pytest.fixture
 def pictures(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "experiments"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "experiments"))
     return importlib.import_module("draw_scan")
 
 

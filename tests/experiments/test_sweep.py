@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def load(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "experiments"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "experiments"))
     return importlib.import_module
 
 

@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import WandbLogger
 
 wandb = pytest.importorskip("wandb", reason="needs wandb, of the extra experiments")
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"
 PARTS = ("forward", "backward", "optimizer", "rest", "step")
 USER = "ada.lovelace"

@@ -77,13 +77,13 @@ def second_machine(records: str) -> str:
 
 def _sizes(what: str, record: dict[str, Any], found: list[float]) -> str:
     """Of all sizes measured, those kept by PyTorch; and the speed-ups found at the others."""
-    slower = [ratio for ratio in found if ratio < 1]
+    total, slower = len(record["rows"]), [ratio for ratio in found if ratio < 1]
     sizes = "size" if len(slower) == 1 else "sizes"
     never = f"slower at {len(slower)} {sizes} ({speed_up(min(slower))} at worst)" if slower else ""
     e = record["environment"]
     return (
         f"We timed {what} ({e['cpu']}, {e['cores']} cores). PyTorch is faster for "
-        f"{len(record['rows']) - len(found)} of them, and keeps them. The other {len(found)} run on "
+        f"{total - len(found)} of them, and keeps them. The other {len(found)} run on "
         f"our kernels: {speed_up(median(found))} as fast in the median, {never or 'never slower'}."
     )
 

@@ -1,0 +1,158 @@
+"""What the chains of a training do, for whoever looks at its logs: a callback for any Trainer."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
+from torch import Tensor
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from bppsa_lightning import explain as tables
+from bppsa_lightning import pruned
+from bppsa_lightning.attach import named_chains
+from bppsa_lightning.callbacks._loggers import log_picture, log_table
+
+# What a plan is, apart from the sizes and estimates of one call.
+_KEY = {"chain", "pruned layer", "kind", "cell", "layers", "algorithm", "chunk", "weights", "path"}
+
+# The function first: a CLI takes the first that fits, and an import path is a str, too.
+Picture = Callable[[pl.LightningModule], Any] | str | PathLike[str]
+
+
+class ChainMonitor(Callback):
+    """Logs the gradient norm, the plan of every chain, and pictures.
+
+    - "grad_norm", the 2-norm of all gradients of the optimizer's parameters before they are
+      clipped, at every logging step; with several optimizers "grad_norm/0", "grad_norm/1", ….
+    - "plan" and "pruned_layers", the tables of `bppsa_lightning.explain`: after the first batch,
+      and at logging steps by which a plan has changed.
+    - pictures, at the end of `fit`.
+
+    W&B shows tables and pictures (online or not), TensorBoard too; CSVLogger gets them as files
+    beside its metrics (plan.csv, <picture>.png).
+
+    Args:
+        grad_norm: whether to log it.
+        plans: whether to log them.
+        pictures: what to log by which name: the path of a PNG file that exists by then, or a
+            function of the LightningModule (in YAML its import path) that returns a matplotlib
+            figure. A picture that cannot be made costs a warning, not the training.
+
+    Raises:
+        TypeError: a picture is neither a path nor a function.
+    """
+
+    def __init__(
+        self,
+        grad_norm: bool = True,
+        plans: bool = True,
+        pictures: Mapping[str, Picture] | None = None,
+    ) -> None:
+        for name, picture in (pictures or {}).items():
+            if not callable(picture) and not isinstance(picture, (str, PathLike)):
+                raise TypeError(
+                    f"pictures: found {type(picture).__name__} for {name!r}, wanted a path or a "
+                    "function of the LightningModule"
+                )
+        self.grad_norm = grad_norm
+        self.plans = plans
+        self.pictures = dict(pictures or {})
+        self._first = True
+        self._logged: dict[str, list[tables.Row]] = {}
+
+    @override
+    def on_train_start(self, *args: Any) -> None:
+        self._first, self._logged = True, {}
+
+    @override
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
+        if self.grad_norm and trainer._logger_connector.should_update_logs:
+            norm = total_norm(optimizer)
+            if norm is not None:
+                pl_module.log(_norm_name(trainer, optimizer), norm)
+
+    @override
+    @rank_zero_only
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any
+    ) -> None:
+        if not self.plans or not trainer.loggers:
+            return
+        if not (self._first or trainer._logger_connector.should_update_logs):
+            return
+        self._first = False
+        for name, header, rows in _plans(pl_module):
+            key = [tuple(c for h, c in zip(header, row, strict=True) if h in _KEY) for row in rows]
+            if self._logged.get(name) != key:
+                self._logged[name] = key
+                for logger in trainer.loggers:
+                    log_table(logger, name, header, rows, trainer.global_step)
+
+    @override
+    @rank_zero_only
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.loggers:
+            return
+        for name, picture in self.pictures.items():
+            try:
+                png = _png(picture, pl_module)
+            except Exception as error:  # whatever a user's drawing may raise
+                rank_zero_warn(f"pictures: {name!r} was not made: {error!r}")
+                continue
+            for logger in trainer.loggers:
+                log_picture(logger, name, png, trainer.global_step)
+
+
+def total_norm(optimizer: Optimizer) -> Tensor | None:
+    """The 2-norm of all gradients of an optimizer's parameters as one vector, in float32 at least.
+
+    Returns:
+        A scalar on the first gradient's device; None if there is no gradient.
+    """
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    grads = [_wide(p.grad) for p in parameters if p.grad is not None]
+    return torch.nn.utils.get_total_norm(grads) if grads else None
+
+
+def _wide(grad: Tensor) -> Tensor:
+    values = grad.coalesce().values() if grad.is_sparse else grad
+    return values.detach().to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _norm_name(trainer: pl.Trainer, optimizer: Optimizer) -> str:
+    if len(trainer.optimizers) == 1:
+        return "grad_norm"
+    which = next(i for i, other in enumerate(trainer.optimizers) if other is optimizer)
+    return f"grad_norm/{which}"
+
+
+def _plans(module: pl.LightningModule) -> Iterator[tuple[str, tables.Row, list[tables.Row]]]:
+    """(name, header, rows) of each table that is not empty."""
+    found = (
+        ("plan", tables.CHAINS, tables.of_chains(named_chains(module))),
+        ("pruned_layers", tables.LAYERS, tables.of_layers(pruned.sparse_layers(module))),
+    )
+    return (table for table in found if table[2])
+
+
+def _png(picture: Picture, module: pl.LightningModule) -> bytes:
+    if not callable(picture):
+        return Path(picture).read_bytes()
+    file = io.BytesIO()
+    figure = picture(module)
+    figure.savefig(file, format="png", dpi=110)
+    if "matplotlib.pyplot" in sys.modules:  # which keeps the figures that it made
+        sys.modules["matplotlib.pyplot"].close(figure)
+    return file.getvalue()

@@ -1,0 +1,329 @@
+"""Pruning whose retraining costs what the surviving weights cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+import torch.nn.utils.prune as prune
+from lightning.pytorch.callbacks import ModelPruning
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from bppsa_lightning import pruned
+from bppsa_lightning.attach import explain
+from bppsa_lightning.pruned.compact import CompactWeight, expanded_state
+
+
+class SparseJacobianPruning(ModelPruning):
+    """Lightning's `ModelPruning`, and retraining that is faster for it.
+
+    After each pruning the patterns of the masks are fixed: pruned `nn.Conv2d` and `nn.Linear`
+    layers compute forward and gradients of their surviving weights only, wherever that is estimated
+    to be faster (CPU; see `bppsa_lightning.explain`), under any strategy. Masks survive a
+    checkpoint: a resumed run goes on at the same sparsity.
+
+    Two things differ from ModelPruning. A layer pruned again is judged by its weights as they
+    are (there: as they were in the last forward, before the optimizer's step). And a weight that is
+    masked keeps the value it had then, where stock's momentum and decay still move it; neither has
+    an effect on the network.
+
+    Args:
+        pruning_fn: "l1_unstructured", "random_unstructured", "ln_structured", "random_structured",
+            or a `torch.nn.utils.prune.BasePruningMethod` subclass.
+        amount: of the weights that are still there, or a function of the epoch.
+        parameters_to_prune: (module, "weight" or "bias") pairs; all that the model has by default.
+        parameter_names: which of "weight" and "bias"; both by default.
+        module_names: of which classes, by name: ``[Conv2d, Linear]`` leaves the scales of norms
+            alone; all by default.
+        use_global_unstructured: the smallest of all layers, or of each.
+        apply_pruning: whether to prune at the end of an epoch, or a function of the epoch.
+        at_epochs: the epochs at whose end to prune, in place of `apply_pruning`; for YAML.
+        make_pruning_permanent: at the end of training, plain weights with zeros in them. All
+            checkpoints hold plain weights then, and the masks beside them.
+        use_lottery_ticket_hypothesis: whether surviving weights go back to where they started. Off
+            by default, unlike in ModelPruning.
+        resample_parameters, pruning_dim, pruning_norm, verbose, prune_on_train_epoch_end: as in
+            ModelPruning.
+        compact: between prunings the parameter of a pruned layer (``weight_orig``) holds the
+            surviving weights only, (nnz,), in the module and in its optimizers: no dense gradient,
+            no dense momentum. A layer of which more than 40 % survive stays dense. ``state_dict``
+            and checkpoints are dense as ever. Pass False for callbacks that walk through parameters
+            beside a copy of the model (weight averaging). On several devices parameters stay dense:
+            DistributedDataParallel averages the gradients of those that it was given.
+
+    Attributes:
+        explanation: what `explain` says of the model, as it was at the end of the last ``fit``.
+
+    Raises:
+        MisconfigurationException: as ModelPruning.
+        TypeError: `at_epochs` holds something else than integers.
+    """
+
+    def __init__(
+        self,
+        pruning_fn: Callable[..., Any] | str = "l1_unstructured",
+        amount: int | float | Callable[[int], int | float] = 0.5,
+        parameters_to_prune: Sequence[tuple[nn.Module, str]] = (),
+        parameter_names: list[str] | None = None,
+        module_names: list[str] | None = None,
+        use_global_unstructured: bool = True,
+        apply_pruning: bool | Callable[[int], bool] = True,
+        at_epochs: list[int] | None = None,
+        make_pruning_permanent: bool = True,
+        use_lottery_ticket_hypothesis: bool | Callable[[int], bool] = False,
+        resample_parameters: bool = False,
+        pruning_dim: int | None = None,
+        pruning_norm: int | None = None,
+        verbose: int = 0,
+        prune_on_train_epoch_end: bool = True,
+        compact: bool = True,
+    ) -> None:
+        if at_epochs is not None:
+            whole = isinstance(at_epochs, Collection) and not isinstance(at_epochs, str)
+            if not whole or not all(type(n) is int for n in at_epochs):
+                raise TypeError(f"at_epochs: found {at_epochs!r}, wanted a list of integers")
+            apply_pruning = frozenset(at_epochs).__contains__
+        if isinstance(module_names, str):
+            raise TypeError(f"module_names: found {module_names!r}, wanted a list of class names")
+        super().__init__(
+            pruning_fn,
+            parameters_to_prune=parameters_to_prune,
+            parameter_names=parameter_names,
+            use_global_unstructured=use_global_unstructured,
+            amount=amount,
+            apply_pruning=apply_pruning,
+            make_pruning_permanent=make_pruning_permanent,
+            use_lottery_ticket_hypothesis=use_lottery_ticket_hypothesis,
+            resample_parameters=resample_parameters,
+            pruning_dim=pruning_dim,
+            pruning_norm=pruning_norm,
+            verbose=verbose,
+            prune_on_train_epoch_end=prune_on_train_epoch_end,
+        )
+        self.compact = compact
+        self.module_names = module_names
+        self.explanation = ""
+        self._trainer: pl.Trainer | None = None
+        self._model: pl.LightningModule | None = None
+        self._compact: list[CompactWeight] = []
+        self._own: list[pruned.StandIn] = []
+        self._masks: dict[str, dict[str, Any]] = {}
+        self._resumes = False
+        self._plan_to_log = False
+        self._load_hook: Any = None
+
+    @override
+    def filter_parameters_to_prune(
+        self, parameters_to_prune: Sequence[tuple[nn.Module, str]] = ()
+    ) -> Sequence[tuple[nn.Module, str]]:
+        """Those of the classes that `module_names` names."""
+        if self.module_names is None:
+            return parameters_to_prune
+        found = [p for p in parameters_to_prune if type(p[0]).__name__ in self.module_names]
+        if not found:
+            kinds = sorted({type(module).__name__ for module, _ in parameters_to_prune})
+            raise ValueError(
+                f"module_names: found {self.module_names!r}, wanted some of the model's: "
+                f"{', '.join(kinds)}"
+            )
+        return found
+
+    # --- masks change ----------------------------------------------------------------------------
+
+    @override
+    def apply_pruning(self, amount: int | float) -> None:
+        """Prunes, then fixes patterns and parameters for retraining."""
+        self._loosen()
+        for module, _ in self._parameters_to_prune:
+            for hook in module._forward_pre_hooks.values():
+                if isinstance(hook, prune.BasePruningMethod):
+                    hook(module, ())  # writes the masked parameter anew
+        super().apply_pruning(amount)
+        self._fix()
+
+    @override
+    def apply_lottery_ticket_hypothesis(self) -> None:
+        self._loosen()
+        super().apply_lottery_ticket_hypothesis()
+        self._fix()
+
+    @override
+    def make_pruning_permanent(self, module: nn.Module) -> None:
+        """Plain weights: no masks, no sparse layers."""
+        self._loosen()
+        for stand_in in pruned.sparse_layers(module).values():
+            stand_in.detach()
+        super().make_pruning_permanent(module)
+
+    def _fix(self) -> None:
+        """Patterns and parameters for the masks as they are."""
+        if self._model is None:  # used without a Trainer: only pruning
+            return
+        self._masks = _packed_masks(self._model)
+        self._own += pruned.attach_layers(self._model)
+        if self._compacts():
+            sparse = pruned.sparse_layers(self._model).values()
+            self._compact = [CompactWeight(p, self._optimizers) for p in sparse if _compactable(p)]
+        self._plan_to_log = True
+        sparsity = self.sparsity()
+        self._log({"pruning/sparsity": sparsity})
+        rank_zero_info(
+            f"SparseJacobianPruning: {sparsity:.2%} of the prunable parameters are pruned"
+            + ("" if self._compacts() or not self.compact else "; their parameters stay dense")
+        )
+
+    def _compacts(self) -> bool:
+        """Whether parameters may be exchanged: DDP and its kind keep those that they were given."""
+        trainer = self._trainer
+        one_device = trainer is not None and isinstance(trainer.strategy, SingleDeviceStrategy)
+        return self.compact and one_device
+
+    def _loosen(self) -> None:
+        """Dense parameters again, which may be pruned or read by others."""
+        for weight in self._compact:
+            weight.expand(self._optimizers)
+        self._compact = []
+
+    @property
+    def _optimizers(self) -> list[Optimizer]:
+        return [] if self._trainer is None else self._trainer.optimizers
+
+    def sparsity(self) -> float:
+        """The share of pruned parameters among those that may be pruned."""
+        stats = [self._get_pruned_stats(m, n) for m, n in self._parameters_to_prune]
+        sizes = [
+            getattr(m, f"{n}_mask", getattr(m, n)).numel() for m, n in self._parameters_to_prune
+        ]
+        return sum(zeros for zeros, _ in stats) / max(sum(sizes), 1)
+
+    # --- the Trainer's hooks ---------------------------------------------------------------------
+
+    @override
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        self._trainer, self._model = trainer, pl_module
+        self._load_hook = pl_module.register_load_state_dict_pre_hook(_accept_masked)
+
+    @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        # Only now have the optimizers taken their state, which a checkpoint numbers by the order
+        # that the parameters had before they were pruned.
+        if self._resumes:
+            for name, packed in self._masks.items():
+                path, _, parameter = name.rpartition(".")
+                module = pl_module.get_submodule(path)
+                if not hasattr(module, f"{parameter}_mask"):
+                    prune.custom_from_mask(module, parameter, _unpacked(packed))
+            self._resumes = False
+        if _packed_masks(pl_module):
+            self._fix()
+
+    @override
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        self._release()
+
+    @override
+    def on_train_batch_end(self, *args: Any) -> None:
+        if not self._plan_to_log or self._model is None:
+            return
+        self._plan_to_log = False
+        plans = [layer.plan for layer in pruned.sparse_layers(self._model).values() if layer.plan]
+        self._log(
+            {
+                "pruning/sparse_layers": float(sum(plan.sparse for plan in plans)),
+                "pruning/estimated_seconds": sum(plan.seconds for plan in plans),
+                "pruning/estimated_seconds_dense": sum(plan.dense_seconds for plan in plans),
+            }
+        )
+
+    @override
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.explanation = explain(pl_module)
+        self._release()
+        super().on_train_end(trainer, pl_module)
+
+    @override
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._release()
+        if self._load_hook is not None:
+            self._load_hook.remove()
+        self._trainer = self._model = self._load_hook = None
+
+    def _release(self) -> None:
+        self._loosen()
+        for stand_in in self._own:
+            stand_in.detach()
+        self._own = []
+
+    # --- checkpoints -----------------------------------------------------------------------------
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"masks": self._masks}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._masks = state_dict["masks"]
+        self._resumes = True
+
+    @override
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
+        if self._compact:
+            checkpoint["optimizer_states"] = [
+                expanded_state(optimizer, state, self._compact)
+                for optimizer, state in zip(
+                    trainer.optimizers, checkpoint["optimizer_states"], strict=True
+                )
+            ]
+
+    def _log(self, metrics: dict[str, float]) -> None:
+        if self._trainer is not None and self._trainer.is_global_zero:
+            for logger in self._trainer.loggers:
+                logger.log_metrics(metrics, step=self._trainer.global_step)
+
+
+def _compactable(layer: pruned.SparseLayer) -> bool:
+    return pruned.of_module(layer.module) is None and CompactWeight.suits(layer)
+
+
+def _packed_masks(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """Every mask of a model, by the dotted name of its parameter, a bit a weight."""
+    return {
+        name.removesuffix("_mask"): {
+            "shape": list(mask.shape),
+            "bits": torch.from_numpy(np.packbits(mask.bool().cpu().numpy().reshape(-1))),
+        }
+        for name, mask in model.named_buffers()
+        if name.endswith("_mask") and _is_pruned(model, name)
+    }
+
+
+def _is_pruned(model: nn.Module, name: str) -> bool:
+    path, _, buffer = name.rpartition(".")
+    return f"{buffer.removesuffix('_mask')}_orig" in model.get_submodule(path)._parameters
+
+
+def _unpacked(packed: dict[str, Any]) -> Tensor:
+    shape = packed["shape"]
+    bits = np.unpackbits(packed["bits"].numpy(), count=int(np.prod(shape, dtype=np.int64)))
+    return torch.from_numpy(bits.astype(np.float32)).view(shape)
+
+
+def _accept_masked(module: nn.Module, state_dict: dict[str, Any], *_: Any) -> None:
+    """Lets a model that is not pruned (yet) load the weights of one that is."""
+    for key in [key for key in state_dict if key.endswith("_mask")]:
+        name = key.removesuffix("_mask")
+        path, _dot, parameter = name.rpartition(".")
+        if f"{name}_orig" in state_dict and parameter in module.get_submodule(path)._parameters:
+            mask, orig = state_dict.pop(key), state_dict.pop(f"{name}_orig")
+            state_dict[name] = mask.to(orig.dtype) * orig

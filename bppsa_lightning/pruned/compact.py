@@ -1,0 +1,148 @@
+"""A pruned layer whose parameter is its surviving weights, nothing else.
+
+With the dense ``weight_orig`` a step still moves every weight: a gradient full of zeros is
+written, and the optimizer reads and writes it with the weight and its own state. Compact, all of
+these are as long as the weights that survive. The module's ``weight_orig`` is then (nnz,) and takes
+the dense one's place in the optimizers; the module's ``state_dict`` and ``load_state_dict`` speak
+dense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from bppsa_lightning import ops
+from bppsa_lightning.pruned.layer import SparseLayer
+
+_NAME = "weight_orig"
+_WORTH = 0.4  # density; above, most layers run dense, and take and put their values
+
+
+class CompactWeight:
+    """Compact from its construction until `expand`.
+
+    Args:
+        layer: attached, its ``weight_orig`` dense.
+        optimizers: that may hold the weight; their state moves with it. What a state has for
+            weights that do not survive is dropped: it could not change the network any more.
+
+    Attributes:
+        layer: as given.
+        dense: the original parameter; `expand` puts it back.
+        values: (nnz,), the parameter in its place.
+    """
+
+    def __init__(self, layer: SparseLayer, optimizers: Iterable[Optimizer] = ()) -> None:
+        self.layer = layer
+        self.pattern = layer.pattern
+        self.dense: nn.Parameter = layer.module._parameters[_NAME]
+        self.values = nn.Parameter(self.compacted(self.dense), self.dense.requires_grad)
+        self._put(self.values)
+        exchange(optimizers, self.dense, self.values, self.compacted)
+        self._hooks = (
+            # torch writes an attribute on this one, which a bound method does not take.
+            layer.module.register_state_dict_post_hook(partial(self._on_state_dict)),
+            layer.module.register_load_state_dict_pre_hook(self._on_load_state_dict),
+        )
+
+    @staticmethod
+    def suits(layer: SparseLayer) -> bool:
+        """Whether the operators take a layer's weight, it is dense so far, and few survive."""
+        weight = layer.module._parameters[_NAME]
+        known = weight.dtype in (torch.float32, torch.float64) and weight.device.type == "cpu"
+        few = layer.pattern.density <= _WORTH
+        return known and few and layer.binary and weight.shape == layer.module.weight_mask.shape
+
+    def compacted(self, dense: Tensor) -> Tensor:
+        """The surviving (nnz,) of a tensor of the weight's shape."""
+        return ops.surviving(dense.detach(), self.pattern)
+
+    def expanded(self, values: Tensor) -> Tensor:
+        """A tensor of the weight's shape with these survivors (nnz,), zeros elsewhere."""
+        return self.pattern.dense(values.detach()).view(self.dense.shape)
+
+    @torch.no_grad()
+    def expand(self, optimizers: Iterable[Optimizer] = ()) -> None:
+        """Puts the original parameter back, with the values of now."""
+        self.dense.view(-1).index_copy_(0, self.pattern.index, self.values)
+        self._put(self.dense)
+        exchange(optimizers, self.values, self.dense, self.expanded)
+        for hook in self._hooks:
+            hook.remove()
+
+    def _put(self, parameter: nn.Parameter) -> None:
+        self.layer.module._parameters[_NAME] = parameter
+
+    def _on_state_dict(
+        self, module: nn.Module, state_dict: dict[str, Any], prefix: str, _: Any
+    ) -> None:
+        dense = self.dense.detach().clone()
+        dense.view(-1).index_copy_(0, self.pattern.index, self.values.detach())
+        state_dict[prefix + _NAME] = dense
+
+    def _on_load_state_dict(
+        self, module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any
+    ) -> None:
+        mask = state_dict.get(f"{prefix}weight_mask")
+        own = self.layer.module.weight_mask
+        if mask is not None and not torch.equal(mask.to(own.dtype), own):
+            raise RuntimeError(
+                f"{prefix}weight_mask: found another mask than the one that this layer is being "
+                "retrained with; load before the training starts, or pass compact=False"
+            )
+        dense = state_dict.get(prefix + _NAME)
+        if dense is not None and dense.shape == self.dense.shape:
+            with torch.no_grad():
+                self.dense.copy_(dense)
+            state_dict[prefix + _NAME] = self.compacted(self.dense)
+
+
+def exchange(
+    optimizers: Iterable[Optimizer],
+    old: nn.Parameter,
+    new: nn.Parameter,
+    convert: Callable[[Tensor], Tensor],
+) -> None:
+    """Puts a parameter in another's place, its gradient and each optimizer's state converted."""
+    new.grad = None if old.grad is None else convert(old.grad)
+    old.grad = None
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["params"] = [new if p is old else p for p in group["params"]]
+        if old in optimizer.state:
+            optimizer.state[new] = converted(optimizer.state.pop(old), old, convert)
+
+
+def converted(
+    state: dict[str, Any], old: Tensor, convert: Callable[[Tensor], Tensor]
+) -> dict[str, Any]:
+    """One parameter's optimizer state, what has the parameter's shape converted."""
+    return {
+        key: convert(value) if isinstance(value, Tensor) and value.shape == old.shape else value
+        for key, value in state.items()
+    }
+
+
+def expanded_state(
+    optimizer: Optimizer, state_dict: dict[str, Any], weights: Iterable[CompactWeight]
+) -> dict[str, Any]:
+    """An optimizer's `state_dict` as if no weight were compact; the given one is left as it is."""
+    compact = {id(weight.values): weight for weight in weights}
+    state = dict(state_dict["state"])
+    for index, parameter in enumerate(_parameters(optimizer)):
+        weight = compact.get(id(parameter))
+        if weight is not None and index in state:
+            state[index] = converted(state[index], weight.values, weight.expanded)
+    return {**state_dict, "state": state}
+
+
+def _parameters(optimizer: Optimizer) -> Iterator[nn.Parameter]:
+    """In the order that `Optimizer.state_dict` numbers them."""
+    for group in optimizer.param_groups:
+        yield from group["params"]

@@ -1,0 +1,314 @@
+"""A pruned nn.Conv2d or nn.Linear in training: forward and gradients of surviving weights only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.utils.prune import BasePruningMethod
+
+from bppsa_lightning import ops
+from bppsa_lightning.planner import pruned as cost
+from bppsa_lightning.pruned.lazy_weight import MaskedWeight
+from bppsa_lightning.pruned.standin import StandIn
+
+_DTYPES = (torch.float32, torch.float64)
+_KINDS = (nn.Conv2d, nn.Linear)
+_LEAST_POOLED = 8  # samples
+
+
+class SparseLayer(StandIn):
+    """The forward of a pruned layer: same results, at the cost of the weights that survive.
+
+    The gradient reaches ``weight_orig`` as always, exactly 0 where the mask is. The pattern is made
+    when the mask is first seen, and again whenever it changes (as autograd counts changes: not by
+    way of ``weight_mask.data``). Where PyTorch's dense layer is estimated to be faster, or a call
+    brings what the kernels do not take, the dense layer runs.
+
+    Attributes:
+        size: (B, H, W) of the last call, None before it; H and W of the input image, 1 for a linear
+            layer.
+        plan: of that size: estimated seconds of both, and the choice.
+        followers: classes of the layers that the last call computed in the same pass.
+        binary: whether the mask that was last seen is zeros and ones; others are PyTorch's.
+    """
+
+    module: Any
+
+    def __init__(self, name: str, module: nn.Module) -> None:
+        super().__init__(name, module)
+        self.size: tuple[int, int, int] | None = None
+        self.plan: cost.Plan | None = None
+        self.followers: tuple[str, ...] = ()
+        self.binary = True
+        self._left: torch.Size | None = None
+        self._whole = False  # the mask is ones only: its product need not be made
+        self._pattern: ops.SparsePattern | None = None
+        self._mask: Tensor | None = None
+        self._mask_version = -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy's mask is another one, and counts its versions anew: nothing is known of it."""
+        known = ("size", "plan", "_left", "_pattern", "_mask")
+        unknown = dict.fromkeys(known) | {"_mask_version": -1, "binary": True, "_whole": False}
+        return {**self.__dict__, **unknown}
+
+    @property
+    def kind(self) -> str:
+        """Of the module: "Conv2d" or "Linear"."""
+        return "Linear" if isinstance(self.module, nn.Linear) else "Conv2d"
+
+    @property
+    def pattern(self) -> ops.SparsePattern:
+        """Of the mask as it is now."""
+        if torch.compiler.is_compiling():
+            return _pattern_uncompiled(self)
+        mask: Tensor = self.module.weight_mask
+        # Not by _seen: Dynamo may compile that even where it leaves this function alone.
+        seen = mask is self._mask and mask._version == self._mask_version
+        if self._pattern is None or not seen:
+            version = mask._version
+            with torch.inference_mode(False):  # what it holds is used in training, too
+                pattern = _pattern_of(self.module, mask)
+                binary = pattern.nnz == int((mask == 1).sum())
+            self._mask = None  # for other threads: nothing is known until all is
+            self._pattern, self.binary = pattern, binary
+            self._whole = binary and pattern.nnz == mask.numel()
+            self.size = self.plan = self._left = None
+            self._mask_version, self._mask = version, mask
+            self._take_hook()  # to prune again is to have another one
+        return self._pattern
+
+    def _seen(self) -> bool:
+        """Whether the pattern is known to be of the module's mask, as it is now."""
+        if torch.compiler.is_compiling():  # Dynamo would take the version for a constant
+            return False
+        mask: Tensor | None = self.module._buffers.get("weight_mask")
+        if mask is None or mask is not self._mask:
+            return False
+        return mask._version == self._mask_version
+
+    def why_left(self, input: Any) -> str | None:
+        """Why the last plan, of this mask and an input of this shape, was the dense layer.
+
+        Asked before anything else: what the checks cost in Python, a call of the dense layer loses.
+
+        Returns:
+            The reason; None if it was not, or that is not known without the checks.
+        """
+        if torch.compiler.is_compiling() or type(input) is not Tensor:
+            return None
+        plan = self.plan
+        if plan is None or plan.sparse or input.shape != self._left or not self._seen():
+            return None
+        return plan.reason
+
+    def dense_weight(self) -> Tensor:
+        """``weight_orig`` times the mask, with its graph."""
+        orig, mask = self.module.weight_orig, self.module.weight_mask
+        if orig.shape != mask.shape:  # only the surviving ones, see compact.py
+            return self.pattern.dense(orig).view(mask.shape)
+        return mask.to(orig.dtype) * orig
+
+    def __call__(self, input: Tensor) -> Tensor:
+        self.followers = ()
+        left = self.why_left(input)
+        if left is not None:
+            self.count(left)
+            return self._dense(input)
+        module = self.module
+        reason = of_module(module) or self._why_not(input)
+        self.count(reason)
+        if reason is None:
+            return self._run(input)
+        plan = self.plan
+        if plan is not None and reason is plan.reason:
+            self._left = input.shape
+        if "weight_orig" in module._parameters:
+            return self._dense(input)
+        return type(module).forward(module, input)
+
+    def with_followers(
+        self, input: Tensor, followers: Sequence[type[nn.Module]]
+    ) -> tuple[Tensor | None, int]:
+        """The output of this layer and of what follows it, in one pass.
+
+        Args:
+            followers: nn.ReLU, nn.MaxPool2d (over windows of 2 x 2) or both, in order.
+
+        Returns:
+            The output and how many layers it is of, this one counted; None where the layer must
+            run by itself.
+        """
+        module = self.module
+        for hook in module._forward_pre_hooks.values():
+            hook(module, (input,))
+        if of_module(module) is not None or self._why_not(input) is not None:
+            return None, 0
+        if nn.MaxPool2d in followers and not self._pools(input):
+            followers = followers[: followers.index(nn.MaxPool2d)]
+        if not followers:
+            return None, 0
+        self.count(None)
+        self.followers = tuple(follower.__name__ for follower in followers)
+        output = self._run(input, nn.ReLU in followers, nn.MaxPool2d in followers)
+        return output, 1 + len(followers)
+
+    def _pools(self, input: Tensor) -> bool:
+        """Whether windows fit into the output, and samples fill vectors."""
+        images = self.kind == "Conv2d" and input.dim() == 4 and len(input) >= _LEAST_POOLED
+        return images and min(self.pattern.output_size(*input.shape[2:])) >= 2
+
+    def _run(self, input: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
+        weight, pattern = self.module._parameters["weight_orig"], self.pattern
+        if self.kind == "Conv2d":
+            image = input if input.dim() == 4 else input.unsqueeze(0)
+            output = ops.run_sparse_layer(image, weight, pattern, self.module.bias, relu, pool)
+            return output if input.dim() == 4 else output.squeeze(0)
+        image = input.reshape(-1, input.shape[-1], 1, 1)
+        output = ops.run_sparse_layer(image, weight, pattern, self.module.bias, relu)
+        return output.view(*input.shape[:-1], output.shape[1])
+
+    def _dense(self, input: Tensor) -> Tensor:
+        """PyTorch's layer."""
+        module = self.module
+        if isinstance(module.__dict__.get("weight"), MaskedWeight):
+            if self._needs_no_product():
+                weight = module._parameters["weight_orig"]
+                if type(module).forward is nn.Conv2d.forward:
+                    return module._conv_forward(input, weight, module.bias)
+                return nn.functional.linear(input, weight, module.bias)
+            module.weight = self.dense_weight()
+        return type(module).forward(module, input)
+
+    def _needs_no_product(self) -> bool:
+        """Whether ``weight_orig`` can stand for itself: the mask is known to be ones only."""
+        if torch.compiler.is_compiling() or not self._whole:
+            return False
+        # Autocast would keep the 16 bits of a parameter, which it does not of a product.
+        if torch._C._is_any_autocast_enabled():
+            return False
+        if self.module._parameters.get("weight_orig") is None:  # parametrized since
+            return False
+        own = type(self.module).forward
+        return (own is nn.Conv2d.forward or own is nn.Linear.forward) and self._seen()
+
+    def attach(self) -> None:
+        """Takes the place of the module's forward, and the mask's product out of its way."""
+        super().attach()
+        self._take_hook()
+
+    def detach(self) -> None:
+        """The module and its pruning hook as they were."""
+        super().detach()
+        hook = pruning_hook(self.module)
+        if hook is not None:
+            hook.__dict__.pop("apply_mask", None)
+            if isinstance(self.module.__dict__.get("weight"), MaskedWeight):
+                self.module.weight = self.dense_weight()
+
+    def _take_hook(self) -> None:
+        hook = pruning_hook(self.module)
+        if hook is not None and self.module.__dict__.get("forward") is self:
+            hook.__dict__["apply_mask"] = self._masked
+
+    def _masked(self, module: nn.Module) -> Tensor:
+        """What the pruning hook writes to ``module.weight``."""
+        if torch.compiler.is_compiling():
+            return self.dense_weight()
+        shown = module.__dict__.get("weight")
+        if isinstance(shown, MaskedWeight) and shown.is_of(self.dense_weight):
+            return shown
+        return MaskedWeight.of(self.dense_weight)
+
+    def _why_not(self, input: Any) -> str | None:
+        """Why this call is PyTorch's; None if it is not."""
+        module = self.module
+        if not isinstance(input, Tensor) or input.layout != torch.strided:
+            return f"input is a {type(input).__name__}, no dense tensor"
+        tensors = [t for t in (input, module.weight_orig, module.bias) if t is not None]
+        if any(t.device.type != "cpu" for t in tensors):
+            return f"input is on {input.device}: the sparse layers have kernels for the CPU only"
+        if torch.is_autocast_enabled("cpu"):
+            return "under autocast PyTorch multiplies in 16 bits"
+        if input.dtype not in _DTYPES or any(t.dtype != input.dtype for t in tensors):
+            return f"dtypes {', '.join(str(t.dtype).removeprefix('torch.') for t in tensors)}"
+        if not torch.compiler.is_compiling() and module.weight_mask.is_inference():
+            return "its mask was made in inference mode, where changes are not counted"
+        pattern = self.pattern
+        if not self.binary:
+            return "its mask has other numbers than 0 and 1"
+        size = _size(self.kind, input, pattern)
+        if size is None:
+            return f"shapes that nn.{self.kind} refuses"
+        if torch.compiler.is_compiling():  # sizes may be symbols there, and have no cost
+            return None
+        if torch._C._are_functorch_transforms_active():
+            return "inside a torch.func transform"
+        if forward_ad._current_level >= 0:
+            return "inside forward-mode differentiation"
+        plan = self.plan
+        if plan is None or size != self.size:
+            plan = cost.choose(pattern, *size)
+            self.size, self.plan, self._left = size, plan, None
+        return None if plan.sparse else plan.reason
+
+
+@torch.compiler.disable(reason="a pruned layer looks at its mask in every call")
+def _pattern_uncompiled(layer: SparseLayer) -> ops.SparsePattern:
+    return layer.pattern
+
+
+def of_module(module: nn.Module) -> str | None:
+    """Why a module cannot be a sparse layer; None if it can."""
+    kind = next((k for k in _KINDS if isinstance(module, k)), None)
+    if kind is None:
+        return f"{type(module).__name__} has no sparse kernel"
+    if "weight_mask" not in module._buffers or "weight_orig" not in module._parameters:
+        return "not pruned"
+    if pruning_hook(module) is None:
+        return "its mask is not one of torch.nn.utils.prune"
+    forward = module.__dict__.get("forward")
+    if type(module).forward is not kind.forward or not (
+        forward is None or isinstance(forward, SparseLayer)
+    ):
+        return "its forward has been replaced"
+    if isinstance(module, nn.Conv2d):
+        if module.padding_mode != "zeros":
+            return f"padding_mode {module.padding_mode!r}"
+        if type(module)._conv_forward is not nn.Conv2d._conv_forward:
+            return "its _conv_forward has been replaced"
+    return None
+
+
+def pruning_hook(module: nn.Module) -> BasePruningMethod | None:
+    """The hook by which `torch.nn.utils.prune` masks a module's weight."""
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, BasePruningMethod) and hook._tensor_name == "weight":
+            return hook
+    return None
+
+
+def _pattern_of(module: Any, mask: Tensor) -> ops.SparsePattern:
+    if isinstance(module, nn.Linear):
+        return ops.SparsePattern.of(mask)
+    left, right, top, bottom = module._reversed_padding_repeated_twice
+    padding = (top, bottom, left, right)
+    return ops.SparsePattern.of(mask, module.stride, padding, module.dilation, module.groups)
+
+
+def _size(kind: str, input: Tensor, pattern: ops.SparsePattern) -> tuple[int, int, int] | None:
+    """(B, H, W) of an input; None if it is none for this layer."""
+    shape = input.shape
+    if kind == "Linear":
+        if not shape or shape[-1] != pattern.shape[1]:
+            return None
+        return input.numel() // max(shape[-1], 1), 1, 1
+    if len(shape) not in (3, 4) or shape[-3] != pattern.in_channels:
+        return None
+    if min(pattern.output_size(*shape[-2:])) < 1:
+        return None
+    return (1 if len(shape) == 3 else shape[0]), shape[-2], shape[-1]

@@ -1,0 +1,75 @@
+"""In which dtype a recurrence is computed here, and which one PyTorch's own result would have.
+
+16-bit results are those of a float32 recurrence, rounded once: more exact than PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bppsa_lightning.recurrent.config import Form
+
+_WIDENED = (torch.bfloat16, torch.float16)
+
+
+def computed(input: Tensor) -> torch.dtype:
+    """The dtype of the recurrence: float64 for a float64 input, else float32."""
+    return torch.float64 if input.dtype == torch.float64 else torch.float32
+
+
+def of_pytorch(input: Tensor) -> torch.dtype:
+    """The dtype in which PyTorch would compute: autocast's, or the input's."""
+    kind = input.device.type
+    if input.dtype != torch.float64 and torch.is_autocast_enabled(kind):
+        return _lowered(input)
+    return input.dtype
+
+
+def results(
+    form: Form, input: Tensor, states: Sequence[Tensor], packed: bool
+) -> tuple[torch.dtype, torch.dtype] | None:
+    """PyTorch's dtypes of (output and h_n, c_n); None if they are the input's, as it is computed.
+
+    Under autocast PyTorch multiplies in 16 bits; on the CPU, where a cell then adds its old state,
+    the state's own dtype takes part in the result's. On CUDA all is 16 bits, and cuDNN's float16.
+
+    Args:
+        form: of the module.
+        input: the data. states: (h0,), (h0, c0) or (). packed: whether `input` was packed.
+    """
+    device, dtype = input.device, input.dtype
+    # Any device's, first: it costs a tenth of asking for one device's.
+    lowered = torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(device.type)
+    if not lowered or dtype == torch.float64:
+        return (dtype, dtype) if dtype in _WIDENED else None
+    low = _lowered(input)
+    held = torch.promote_types(low, states[-1].dtype if states else dtype)
+    if form.kind == "RNN" or device.type == "cuda":
+        return low, low
+    if form.kind == "GRU":
+        return held, held
+    if form.projected:
+        return low, held
+    return (low, low) if not packed and _by_onednn(input) else (held, held)
+
+
+def _lowered(input: Tensor) -> torch.dtype:
+    """What PyTorch multiplies in under autocast: its dtype; in cuDNN float16, whatever that is."""
+    cudnn, kind = torch.backends.cudnn, input.device.type
+    if kind == "cuda" and cudnn.enabled and cudnn.is_available() and input.numel():
+        return torch.float16  # as aten/src/ATen/cudnn/AutocastRNN.cpp has it
+    return torch.get_autocast_dtype(kind)
+
+
+def _by_onednn(input: Tensor) -> bool:
+    """Whether PyTorch gives an LSTM to oneDNN, which computes all of it in autocast's dtype."""
+    if input.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if not torch.backends.mkldnn.enabled or not input.numel():
+        return False
+    if input.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return input.dtype == torch.float32

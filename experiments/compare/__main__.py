@@ -1,0 +1,85 @@
+"""Trains one experiment twice from the same seed, by scan and by stock PyTorch, and compares.
+
+    python -m experiments.compare bitstream_rnn [arguments of its `fit`]
+    python -m experiments.compare pruned_vgg11
+
+Each run is a process of its own. Writes runs/<experiment>/{bppsa,stock}/ (logs, checkpoints),
+runs/<experiment>/curve.png (loss over steps: the curves should coincide; loss over wall-clock
+time) and summary.json, and prints a table. `--record` keeps picture and summary in
+experiments/records/ too.
+
+VGG-11 is pruned in both: by `SparseJacobianPruning` under strategy "bppsa", and by Lightning's
+`ModelPruning` under its own strategy.
+"""
+
+import argparse
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments import recording
+from experiments.compare import plots, pruned, runs, summary
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the two runs of an experiment are compared.
+
+    Attributes:
+        summarise: from both logs to their summary.
+        table: from the summary to text.
+        draw: (logs, summary, path, title) to a picture.
+        stock_arguments: further ones of stock PyTorch's run.
+    """
+
+    summarise: Callable[[dict[str, summary.Log]], dict[str, Any]]
+    table: Callable[[dict[str, Any]], str]
+    draw: Callable[[dict[str, summary.Log], dict[str, Any], Path, str], None]
+    stock_arguments: tuple[str, ...] = ()
+
+
+CURVES = Comparison(summary.summarise, summary.table, plots.curves)
+PRUNED = Comparison(
+    pruned.summarise,
+    pruned.table,
+    plots.pruned,
+    ("--pruning", "experiments.train.stock_pruning.StockPruning"),
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    # No abbreviations: all that is not listed here is the experiment's.
+    parser = argparse.ArgumentParser(
+        "python -m experiments.compare",
+        description=__doc__.split("\n")[0],
+        epilog="other arguments: of `python -m experiments.train.<experiment> fit`",
+        allow_abbrev=False,
+    )
+    parser.add_argument("experiment", choices=runs.experiments())
+    runs.add_stock_steps_argument(parser)
+    recording.add_record_argument(parser)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    asked, fit_arguments = parser().parse_known_args(arguments)
+    experiment, folder = asked.experiment, Path("runs") / asked.experiment
+    how = PRUNED if experiment == "pruned_vgg11" else CURVES
+    if how is PRUNED and asked.stock_steps is not None:
+        parser().error("--stock-steps: pruned_vgg11 compares whole trainings")
+    logs = runs.pair(experiment, folder, fit_arguments, asked.stock_steps, how.stock_arguments)
+    found = how.summarise(logs)
+    how.draw(logs, found, folder / "curve.png", experiment)
+    results = {"experiment": experiment, "arguments": fit_arguments, **found}
+    recording.write(folder / "summary.json", results)
+    if asked.record:
+        recording.write(recording.RECORDS / f"{experiment}.json", results)
+        shutil.copy(folder / "curve.png", recording.RECORDS / f"{experiment}.png")
+    print(how.table(found))
+    print(f"\ncurves: {folder / 'curve.png'}   summary: {folder / 'summary.json'}")
+
+
+if __name__ == "__main__":
+    main()

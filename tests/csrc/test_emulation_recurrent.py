@@ -1,0 +1,344 @@
+"""The recurrent chains of csrc/cuda, run thread by thread on the host (see test_cuda_emulation.py),
+against torch's own RNN, GRU and LSTM in float64.
+
+Letters: T steps, B batch, I input, H state.
+"""
+
+import ctypes
+import math
+from typing import NamedTuple
+
+import pytest
+import torch
+from support.emulation import DEVICE, LIMITS, compiled, name_of, needs_gxx, numbers, pointers
+from torch import nn
+
+pytestmark = needs_gxx
+
+CELLS = ["rnn_tanh", "rnn_relu", "gru", "lstm"]
+GATES = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 3, "lstm": 4}
+ROWS = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 4, "lstm": 4}
+TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5}
+
+
+class Request(ctypes.Structure):
+    """Mirrors Request in csrc/cuda/emulate_recurrent.cpp."""
+
+    _fields_ = [
+        ("cell", ctypes.c_char_p),
+        ("dtype", ctypes.c_char_p),
+        *numbers("T", "B", "I", "H", "P", "reverse"),
+        *pointers("x", "h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh", "w_hr"),
+        ("x_strides", ctypes.c_int64 * 2),
+        *numbers("keep"),
+        *pointers("output", "gates", "c", "m", "h_n", "c_n"),
+        ("algorithm", ctypes.c_char_p),
+        *numbers("chunk", "levels"),
+        *pointers("grad_output", "grad_h_n", "grad_c_n"),
+        ("grad_strides", ctypes.c_int64 * 2),
+        *pointers("rows", "grad_x", "grad_h0", "grad_c0"),
+        *pointers("grad_w_ih", "grad_w_hh", "grad_b_ih", "grad_b_hh", "grad_w_hr"),
+        *DEVICE,
+    ]
+
+
+class Case(NamedTuple):
+    """A layer and what flows in at both of its ends; tensors in float64."""
+
+    cell: str
+    reverse: bool
+    tensors: dict  # x, h0, c0, w_ih, w_hh, b_ih, b_hh; absent ones are missing
+    incoming: dict  # output, h_n, c_n: their gradients; absent ones are missing
+
+
+def case(
+    cell, T, B, I, H, reverse=False, initial=True, bias=True, incoming="all", gain=1.0, proj_size=0
+):
+    P = proj_size or H
+    rng = torch.Generator().manual_seed(T + 7 * B + 31 * H)
+
+    def some(*size):
+        return torch.randn(size, generator=rng, dtype=torch.float64)
+
+    rows, scale = GATES[cell] * H, gain / math.sqrt(H)
+    tensors = {"x": some(T, B, I), "w_ih": some(rows, I) * scale, "w_hh": some(rows, P) * scale}
+    if proj_size:
+        tensors["w_hr"] = some(P, H) * scale
+    if bias:
+        tensors |= {"b_ih": some(rows) * 0.3, "b_hh": some(rows) * 0.3}
+    if initial:
+        tensors["h0"] = some(B, P)
+    gradients = {"h_n": some(B, P)}
+    if incoming == "all":
+        gradients["output"] = some(T, B, P)
+    if incoming == "expanded":
+        gradients["output"] = some(1, 1, P).expand(T, B, P)
+    if cell == "lstm":
+        gradients["c_n"] = some(B, H)
+        if initial:
+            tensors["c0"] = some(B, H)
+    return Case(cell, reverse, tensors, gradients)
+
+
+def oracle(case):
+    """Outputs and gradients by torch's own layer, in float64."""
+    t = {name: value.clone().requires_grad_() for name, value in case.tensors.items()}
+    (B, P), I = case.incoming["h_n"].shape, t["x"].shape[2]
+    H = len(t["w_ih"]) // GATES[case.cell]
+    kind = {"gru": nn.GRU, "lstm": nn.LSTM}.get(case.cell, nn.RNN)
+    more = {"nonlinearity": case.cell[4:]} if kind is nn.RNN else {}
+    more |= {"proj_size": P} if "w_hr" in t else {}
+    layer = kind(I, H, bias="b_ih" in t, dtype=torch.float64, **more)
+    names = {"w_ih": "weight_ih_l0", "w_hh": "weight_hh_l0", "b_ih": "bias_ih_l0"}
+    names |= {"b_hh": "bias_hh_l0", "w_hr": "weight_hr_l0"}
+    weights = {names[k]: v for k, v in t.items() if k in names}
+    h0 = t.get("h0", torch.zeros(B, P, dtype=torch.float64))
+    state = h0[None]
+    if case.cell == "lstm":
+        state = (state, t.get("c0", torch.zeros(B, H, dtype=torch.float64))[None])
+    x = t["x"].flip(0) if case.reverse else t["x"]
+    output, last = torch.func.functional_call(layer, weights, (x, state))
+    output = output.flip(0) if case.reverse else output
+    found = {"output": output, "h_n": last[0][0] if case.cell == "lstm" else last[0]}
+    if case.cell == "lstm":
+        found["c_n"] = last[1][0]
+    loss = sum((found[name] * grad).sum() for name, grad in case.incoming.items())
+    gradients = torch.autograd.grad(loss, list(t.values()))
+    results = {name: value.detach() for name, value in found.items()}
+    return results | {f"grad_{name}": g for name, g in zip(t, gradients)}
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    return compiled("emulate_recurrent.cpp", tmp_path_factory.mktemp("emulation"))
+
+
+class Result(NamedTuple):
+    found: dict
+    launches: list
+    untrusted: int
+
+
+@pytest.fixture(scope="session")
+def emulate(library):
+    def emulate(
+        case,
+        dtype=torch.float32,
+        algorithm="linear",
+        chunk=1,
+        levels=0,
+        batch_first=False,
+        keep=2,
+        **device,
+    ):
+        t = {name: value.to(dtype) for name, value in case.tensors.items()}
+        incoming = {}
+        for name, value in case.incoming.items():
+            shared = value.stride()[:2] == (0, 0) and value.dim() == 3
+            incoming[name] = (
+                value[:1, :1].to(dtype).expand(value.shape) if shared else value.to(dtype)
+            )
+        T, B, I = t["x"].shape
+        H, P = len(t["w_hh"]) // GATES[case.cell], t["w_hh"].shape[1]
+        if batch_first:
+            t["x"] = t["x"].transpose(0, 1).contiguous().transpose(0, 1)
+        out = {
+            "output": (T, B, P), "gates": (T, B, H, 4), "c": (T, B, H), "m": (T, B, H),
+            "h_n": (B, P), "c_n": (B, H), "rows": (T, B, ROWS[case.cell], H), "grad_h0": (B, P),
+            "grad_c0": (B, H),
+        } | {f"grad_{name}": t[name].shape for name in t if name not in ("h0", "c0")}  # fmt: skip
+        out = {name: torch.full(size, math.nan, dtype=dtype) for name, size in out.items()}
+        if case.cell != "lstm":
+            del out["c"], out["c_n"], out["grad_c0"]
+        if case.cell.startswith("rnn"):
+            del out["gates"]
+        if "w_hr" not in t:
+            del out["m"]
+        gradient = incoming.get("output")
+        request = Request(
+            cell=case.cell.encode(),
+            dtype=name_of(dtype),
+            T=T, B=B, I=I, H=H, P=P, reverse=case.reverse, keep=keep,
+            **{name: value.data_ptr() for name, value in (t | out).items()},
+            x_strides=t["x"].stride()[:2],
+            algorithm=algorithm.encode(), chunk=chunk, levels=levels,
+            **{f"grad_{name}": value.data_ptr() for name, value in incoming.items()},
+            grad_strides=gradient.stride()[:2] if gradient is not None else (0, 0),
+            **(LIMITS | {"processors": 4} | device),
+        )  # fmt: skip
+        failed = library.emulate_recurrent(ctypes.byref(request))
+        assert not failed, request.launches.decode()
+        return Result(out, request.launches.decode().splitlines(), request.untrusted)
+
+    return emulate
+
+
+def check(result, case, dtype=torch.float32, trusted=True):
+    expected = oracle(case)
+    # A product of dead relus is exactly zero, and rightly not trusted with a large carry.
+    assert not trusted or case.cell == "rnn_relu" or result.untrusted == 0
+    for name, want in expected.items():
+        have = result.found[name]
+        assert have.isfinite().all(), name
+        error = (have.double() - want).abs().max() if want.numel() else 0
+        scale = want.abs().max().clamp_min(1.0) if want.numel() else 1
+        assert error <= TOLERANCE[dtype] * scale, (name, float(error / scale))
+
+
+each_cell = pytest.mark.parametrize("cell", CELLS)
+HOWS = [
+    {"algorithm": "linear"},
+    {"algorithm": "chunked", "chunk": 3},
+    {"algorithm": "chunked", "chunk": 5},
+    {"algorithm": "blelloch", "levels": 2},
+]
+each_how = pytest.mark.parametrize("how", HOWS, ids=lambda how: "-".join(map(str, how.values())))
+
+
+@each_cell
+@pytest.mark.parametrize("T", [1, 2, 3, 4, 7, 12])
+def test_every_chunk_and_level(emulate, cell, T):
+    one = case(cell, T, 2, 2, 5)
+    plans = [{"algorithm": "linear"}]
+    plans += [{"algorithm": "chunked", "chunk": chunk} for chunk in range(1, T + 2)]
+    plans += [{"algorithm": "blelloch", "levels": level} for level in range(5)]
+    for how in plans:
+        check(emulate(one, **how), one)
+
+
+@each_cell
+@each_how
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_options(emulate, cell, how, reverse, dtype):
+    for I, options in (
+        (1, {}),
+        (3, {"initial": False, "bias": False}),
+        (1, {"incoming": "last", "initial": False}),
+        (40, {"incoming": "expanded"}),
+    ):
+        one = case(cell, 11, 3, I, 6, reverse=reverse, **options)
+        check(emulate(one, dtype, batch_first=I == 3, **how), one, dtype)
+
+
+# Either side of every shape; 20 and 32 are read in pieces; 33 … 65 in several warps; 100 with
+# weights left in memory; 130: two units a thread.
+@each_cell
+@pytest.mark.parametrize("H", [1, 8, 9, 20, 21, 32, 33, 64, 65, 100, 128, 130, 250])
+def test_state_sizes(emulate, cell, H):
+    one = case(cell, 4 if H > 64 else 9, 2, 1, H)
+    for how in HOWS if H <= 33 else HOWS[:1]:
+        check(emulate(one, **how), one)
+    if H in (20, 33, 100):
+        check(emulate(one, torch.float64), one, torch.float64)
+
+
+@each_cell
+@pytest.mark.parametrize("shared_limit", [10 * 1024, 40 * 1024])
+def test_little_shared_memory(emulate, cell, shared_limit):
+    """Of weights that registers do not hold, some or all stay in memory."""
+    one = case(cell, 3, 1, 1, 100 if cell in ("gru", "lstm") else 250)
+    check(emulate(one, shared_limit=shared_limit), one)
+
+
+@each_cell
+def test_very_large_state(emulate, cell):
+    one = case(cell, 2, 1, 2, 520)
+    check(emulate(one), one)
+
+
+@each_cell
+def test_many_columns_a_lane(emulate, cell):
+    """One processor: two columns a lane pay early."""
+    one = case(cell, 26, 4, 1, 20)
+    check(emulate(one, algorithm="chunked", chunk=2, processors=1), one)
+
+
+@each_how
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_projections(emulate, how, reverse, dtype):
+    for I, H, P, options in (
+        (1, 6, 3, {}),
+        (3, 20, 19, {"initial": False, "bias": False}),
+        (1, 5, 1, {"incoming": "last"}),
+        (2, 7, 2, {"incoming": "expanded", "initial": False}),
+    ):
+        one = case("lstm", 11, 3, I, H, reverse=reverse, proj_size=P, **options)
+        check(emulate(one, dtype, batch_first=I == 3, **how), one, dtype)
+
+
+def test_a_projection_of_one_step_and_of_no_samples(emulate):
+    for T, B in ((1, 2), (2, 1), (3, 0)):
+        one = case("lstm", T, B, 2, 5, proj_size=3)
+        check(emulate(one), one)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@each_how
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gates_again(emulate, cell, how, reverse):
+    """Nothing but the states is kept; the gates' gradients take the gates' place."""
+    for I, H, options in ((1, 6, {}), (3, 20, {"initial": False, "bias": False}), (2, 33, {})):
+        if how["algorithm"] == "chunked" and H > 32:
+            continue
+        one = case(cell, 11, 3, I, H, reverse=reverse, **options)
+        for dtype, seed in ((torch.float32, 1), (torch.float32, 4), (torch.float64, 2)):
+            check(emulate(one, dtype, keep=1, seed=seed, **how), one, dtype)
+
+
+@each_cell
+@each_how
+def test_limits_and_order_change_nothing(emulate, cell, how):
+    one = case(cell, 13, 3, 2, 20)
+    first = emulate(one, **how)
+    for device in ({"seed": 5}, {"seed": 8, "grid_limit": 2}, {"scratch_limit": 5000}):
+        again = emulate(one, **how, **device)
+        for name, value in first.found.items():
+            if device.get("scratch_limit") and how["algorithm"] == "blelloch":
+                continue  # other stretches, other sums
+            assert torch.equal(value, again.found[name]), (name, device)
+        check(again, one)
+
+
+@each_cell
+def test_launches(emulate, cell):
+    def launches(T, **how):
+        return emulate(case(cell, T, 1, 1, 3), **how).launches
+
+    after = ["gemm", "sum partials", "gemm"]
+    assert launches(12) == ["forward", "replay", *after]
+    two = launches(12, algorithm="chunked", chunk=6)
+    assert two == ["forward", "compose", "replay", *after]
+    three = launches(12, algorithm="chunked", chunk=4)
+    assert three == ["forward", "compose", "carry", "replay", *after]
+
+
+@pytest.mark.parametrize("cell", ["rnn_relu", "gru", "lstm"])
+def test_untrusted_products_are_walked(emulate, cell):
+    """Products that overflow or vanish, while the gradients they act on do neither."""
+    one = case(cell, 40, 2, 1, 4, incoming="last")
+    for name in ("w_hh", "w_ih", "b_ih", "b_hh"):
+        one.tensors[name].zero_()
+    if cell == "rnn_relu":  # diagonal: one direction explodes, and the gradient is not in it
+        one.tensors["h0"].fill_(1e-30)
+        one.tensors["w_hh"].copy_(torch.diag(torch.tensor([1e6, 0.9, 0.5, 0.7])))
+        one.tensors["h0"][:, 0] = 1e-280
+        one.incoming["h_n"][:, 0] = 0
+        dtype = torch.float64
+        one.tensors["w_hh"][0, 0] = 1e12
+    else:  # gates that close: the state before is forgotten
+        closed = -60.0 if cell == "gru" else -90.0
+        one.tensors["b_ih"][4:8] = closed
+        one.incoming["h_n"].mul_(1e3)
+        dtype = torch.float32
+    result = emulate(one, dtype, algorithm="chunked", chunk=20)
+    check(result, one, dtype, trusted=False)
+    again = emulate(one, dtype, algorithm="chunked", chunk=5)
+    check(again, one, dtype, trusted=False)
+
+
+def test_no_samples(emulate):
+    one = case("gru", 3, 0, 1, 5)
+    result = emulate(one)
+    assert not result.found["grad_w_hh"].any() and not result.found["grad_b_ih"].any()

@@ -1,0 +1,101 @@
+"""The bitstream experiment as a user runs it: compared, interrupted, killed, resumed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+SMALL = [
+    *("--data.steps", "30"),
+    *("--data.num_samples", "1600"),
+    *("--data.num_val_samples", "160"),
+    *("--trainer.accelerator", "cpu"),
+    *("--trainer.enable_progress_bar", "false"),
+]
+
+
+def run(folder, script, *arguments, check=True):
+    command = [sys.executable, str(EXPERIMENTS / script), *arguments, *SMALL]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def losses(folder):
+    rows = (folder / "csv" / "version_0" / "metrics.csv").read_text().splitlines()
+    column = rows[0].split(",").index("train/loss")
+    return [float(row.split(",")[column]) for row in rows[1:] if row.split(",")[column]]
+
+
+def test_compare_trains_both_and_shows_that_the_curves_coincide(tmp_path):
+    printed = run(tmp_path, "compare.py", "bitstream_rnn", "--trainer.limit_train_batches", "40")
+    assert "speed-up" in printed.stdout and "curves:" in printed.stdout
+    folder = tmp_path / "runs" / "bitstream_rnn"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["largest_relative_loss_difference"] < 1e-4
+    assert {"cpu", "torch", "date"} <= set(summary["environment"])
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert len(losses(folder / "bppsa")) == len(losses(folder / "stock")) == 4
+    # Scanned in one run, stock in the other; and W&B wrote its offline file without an account.
+    assert "bppsa: scanning rnn (RNN-tanh)" in printed.stderr + printed.stdout
+    assert list((folder / "bppsa").rglob("*.wandb")) and list((folder / "stock").rglob("*.wandb"))
+
+
+def test_compare_names_what_it_does_not_find(tmp_path):
+    done = run(tmp_path, "compare.py", "nothing", check=False)
+    assert done.returncode == 2 and "experiment: found 'nothing', wanted a file" in done.stderr
+
+
+def wait_for(condition, process, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, "ended before it could be interrupted"
+        assert time.monotonic() < deadline, "took too long"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
+def test_interrupted_and_then_resumed(tmp_path, how):
+    defaults = (EXPERIMENTS / "bitstream_rnn.yaml").read_text()
+    often = defaults.replace("every_n_train_steps: 500", "every_n_train_steps: 1")
+    assert often != defaults
+    (tmp_path / "often.yaml").write_text(often)
+    fit = [sys.executable, str(EXPERIMENTS / "bitstream_rnn.py"), "fit"]
+    fit += ["--config", "often.yaml", *SMALL]
+    environment = {**os.environ, "WANDB_MODE": "disabled"}
+    checkpoints = tmp_path / "runs" / "bitstream_rnn" / "checkpoints"
+    process = subprocess.Popen(
+        [*fit, "--trainer.max_epochs", "1000"],
+        cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        # A shell's background jobs ignore it, and so would what they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    try:
+        wait_for(lambda: (checkpoints / "last.ckpt").exists(), process)
+        process.send_signal(how)
+        process.wait(60)
+    finally:
+        process.kill()
+    whole = list(checkpoints.glob("*.ckpt"))
+    assert whole
+    for path in whole:
+        assert torch.load(path, weights_only=True)["state_dict"]
+    if how == signal.SIGINT:
+        assert not list(checkpoints.glob("*.tmp"))
+    assert all(not path.name.endswith(".tmp") for path in (tmp_path / "data").iterdir())
+
+    step = torch.load(checkpoints / "last.ckpt", weights_only=True)["global_step"]
+    resume = ["--ckpt_path", str(checkpoints / "last.ckpt"), "--trainer.max_steps", str(step + 3)]
+    done = subprocess.run(
+        [*fit, *resume, "--trainer.max_epochs", "-1"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert torch.load(checkpoints / "last.ckpt", weights_only=True)["global_step"] == step + 3

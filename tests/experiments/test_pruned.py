@@ -1,0 +1,66 @@
+"""The experiments on sparse Jacobians run, small, and say what they should."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(EXPERIMENTS))
+
+    def run(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [name, *arguments, "--no-record"])
+        importlib.import_module(name).main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_table1(run):
+    printed = run("table1", "--seconds", "0.05")
+    assert all(f"{s} (paper {s})" in printed for s in (0.99157, 0.99998, 0.99994))
+
+
+def test_benchmark_products(run):
+    printed = run("benchmark_products", "--rounds", "1", "--size", "4")
+    assert "FLOPs" in printed and "torch" in printed and "x ours" in printed
+
+
+def test_figure10(run):
+    printed = run("figure10", "--kept", "0.002")
+    assert printed.count("up-sweep 1") == 10 and printed.count("roots") == 6
+    # Linear: no products, each layer once, all of them on the critical path.
+    linear = run("figure10", "--kept", "0.002", "--levels", "0")
+    assert linear.count("* roots") == 21 and "up-sweep" not in linear
+    totals = dict(zip(*[iter(linear.split("\n")[-2].split(" "))] * 2))
+    assert totals["scan"] == totals["critical_path"] == totals["bp_surviving"]
+
+
+def test_compare_pruned_trains_both_and_shows_that_the_curves_coincide(tmp_path):
+    small = ["--trainer.limit_train_batches", "6", "--trainer.limit_val_batches", "1"]
+    small += ["--trainer.max_epochs", "2", "--data.init_args.batch_size", "4"]
+    small += ["--trainer.enable_progress_bar", "false"]
+    command = [sys.executable, str(EXPERIMENTS / "compare_pruned.py"), *small]
+    quiet = {**os.environ, "WANDB_MODE": "disabled"}
+    done = subprocess.run(command, cwd=tmp_path, env=quiet, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "speed-up" in done.stdout and "sparsity 97.00%" in done.stdout
+    folder = tmp_path / "runs" / "pruned_vgg11"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["pruned_at_step"] == 6 and summary["sparsity"] == pytest.approx(0.97, abs=1e-4)
+    assert summary["largest_loss_difference"] < 1e-3
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("bppsa", "stock"):
+        assert set(summary[name]["seconds"]) == {"dense", "pruned"}
+        weights = torch.load(folder / name / "checkpoints" / "last.ckpt", weights_only=True)
+        kept = weights["state_dict"]["layers.4.weight"]
+        assert (kept != 0).float().mean() == pytest.approx(0.03, abs=1e-3)

@@ -1,0 +1,480 @@
+"""bl.ops.diagonal_scan and linear_recurrence: the reference, gradients, opcheck, compile, range.
+
+The CUDA kernels are tested on a device, where there is one, and through csrc/cuda/emulator.h, which
+runs their own sources on the host. T steps, B batch, H state.
+"""
+
+import ctypes
+import itertools
+import math
+
+import pytest
+import torch
+from support.cases import DEVICES, DTYPES, SHAPES, plans, relative_error
+from support.emulation import compiled, name_of, numbers, pointers
+from support.helpers import lower_levels, run_at_level
+
+import bppsa_lightning as bl
+from bppsa_lightning import planner
+from bppsa_lightning.ops import diagonal_scan, linear_recurrence
+from bppsa_lightning.reference import diagonal_scan as oracle
+from bppsa_lightning.reference import linear_recurrence as recurrence_oracle
+
+MANY = [*SHAPES, (20, 7, 129), (70, 3, 64)]
+
+
+def scan(decay, grad, algorithm, chunk=0, levels=0, adjoint=False):
+    return torch.ops.bppsa.diagonal_scan(decay, grad, algorithm, chunk, levels, adjoint)
+
+
+def adjoint_oracle(decay, grad):
+    return oracle(decay.flip(0), grad.flip(0)).flip(0)
+
+
+def chain(T, B, H, dtype=torch.float64, device="cpu", seed=0):
+    """decay (T, B, H) in -1 … 1, grad (T+1, B, H)."""
+    generator = torch.Generator().manual_seed(seed)
+    decay = torch.rand(T, B, H, dtype=torch.float64, generator=generator) * 2 - 1
+    grad = torch.randn(T + 1, B, H, dtype=torch.float64, generator=generator)
+    return decay.to(device, dtype), grad.to(device, dtype)
+
+
+def layouts(decay, grad):
+    """The same numbers under other strides; then numbers that only strides of 0 can repeat."""
+    yield "contiguous", decay, grad
+    batch_first = [t.transpose(0, 1).contiguous().transpose(0, 1) for t in (decay, grad)]
+    yield "batch first", *batch_first
+    time_last = [t.permute(1, 2, 0).contiguous().permute(2, 0, 1) for t in (decay, grad)]
+    yield "time last", *time_last
+    yield "mixed", decay, batch_first[1]
+    wide = [torch.full((*t.shape, 3), math.nan).to(t) for t in (decay, grad)]
+    spread = [w[..., 1].copy_(t) for w, t in zip(wide, (decay, grad))]
+    yield "spread", *spread
+    if decay.numel():
+        yield "one decay a sample", decay[..., :1].expand(decay.shape), grad
+        yield "one decay a state", decay[:, :1].expand(decay.shape), grad
+        yield "constant decay", decay[:1, :1].expand(decay.shape), grad
+        yield "constant grad", decay, grad[:1].expand(grad.shape)
+        yield (
+            "one number",
+            decay[:1, :1, :1].expand(decay.shape),
+            grad[:1, :1, :1].expand(grad.shape),
+        )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", MANY, ids=str)
+def test_every_plan_and_layout_equals_the_oracle(shape, dtype, device):
+    for name, decay, grad in layouts(*chain(*shape, dtype, device)):
+        wanted = oracle(decay.double(), grad.double())
+        wanted_adjoint = adjoint_oracle(decay.double(), grad.double())
+        for plan in plans(shape[0]):
+            found = scan(decay, grad, *plan)
+            assert found.shape == grad.shape and found.dtype == dtype and found.is_contiguous()
+            assert relative_error(found, wanted) < DTYPES[dtype], (plan, name)
+            found = scan(decay, grad, *plan, adjoint=True)
+            assert relative_error(found, wanted_adjoint) < DTYPES[dtype], (plan, name, "adjoint")
+
+
+def test_is_not_the_oracle_of_a_wrong_chain():
+    decay, grad = chain(13, 2, 20)
+    wanted = oracle(decay, grad)
+    decay[6, 1, 3] += 1e-6
+    assert relative_error(diagonal_scan(decay, grad), wanted) > 1e-13
+
+
+def test_is_the_reverse_scan_of_diagonal_matrices():
+    decay, grad = chain(9, 2, 5)
+    wanted = bl.ops.reverse_scan(torch.diag_embed(decay), grad)
+    assert relative_error(diagonal_scan(decay, grad), wanted) < 1e-14
+
+
+def test_an_element_knows_nothing_of_its_neighbours():
+    """Bits do not depend on where in a vector, a block or a thread's share an element is."""
+    decay, grad = chain(40, 3, 50, torch.float32)
+    decay[11, 1, 7] = 1e30  # untrusted where it is in a product
+    for plan in (("linear",), ("chunked", 8), ("blelloch", 0, 3)):
+        whole = scan(decay, grad, *plan)
+        for b, h in ((0, 0), (0, 49), (1, 7), (1, 8), (2, 33)):
+            at = (slice(None), slice(b, b + 1), slice(h, h + 1))
+            assert torch.equal(scan(decay[at], grad[at], *plan), whole[at])
+
+
+ALGORITHMS = [("linear", None), ("chunked", None), ("blelloch", None), ("blelloch", 1), ("auto", 2)]
+
+
+@pytest.mark.parametrize("algorithm, levels", ALGORITHMS)
+def test_gradients_of_first_and_second_order(algorithm, levels):
+    inputs = [t.requires_grad_() for t in chain(6, 2, 3)]
+
+    def function(decay, grad):
+        return diagonal_scan(decay, grad, algorithm, levels)
+
+    assert torch.autograd.gradcheck(function, inputs)
+    assert torch.autograd.gradgradcheck(function, inputs)
+
+
+def test_gradients_of_strided_inputs_and_of_one_input_only():
+    for _, decay, grad in layouts(*chain(5, 2, 3)):
+        for wants in ((True, False), (False, True)):
+            inputs = [t.detach().clone().requires_grad_(w) for t, w in zip((decay, grad), wants)]
+            assert torch.autograd.gradcheck(diagonal_scan, inputs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("plan", [("linear", 0, 0), ("chunked", 2, 0), ("blelloch", 0, 2)], ids=str)
+@pytest.mark.parametrize("adjoint", [False, True])
+def test_opcheck(plan, dtype, adjoint):
+    inputs = [t.requires_grad_() for t in chain(5, 2, 3, dtype)]
+    # Second-order checks of 16-bit types compare against a tolerance that rounding exceeds.
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    if dtype.itemsize > 2:
+        checks += ("test_aot_dispatch_dynamic",)
+    operator = torch.ops.bppsa.diagonal_scan.default
+    torch.library.opcheck(operator, (*inputs, *plan, adjoint), test_utils=checks)
+
+
+@pytest.mark.parametrize(
+    "function, dynamic, backend",
+    [
+        (diagonal_scan, True, "inductor"),
+        (diagonal_scan, False, "aot_eager"),
+        (linear_recurrence, True, "aot_eager"),
+        (linear_recurrence, False, "aot_eager"),
+    ],
+)
+def test_compiles_whole(function, dynamic, backend):
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda a, u: function(a, u).sin(), fullgraph=True, dynamic=dynamic, backend=backend
+    )
+    for T in (5, 9):
+        decay, grad = chain(T, 2, 3)
+        grad = grad if function is diagonal_scan else grad[1:]
+        inputs = [decay.requires_grad_(), grad.requires_grad_()]
+        wanted, found = function(*inputs).sin(), compiled(*inputs)
+        assert relative_error(found, wanted) < 1e-13
+        pairs = zip(*(torch.autograd.grad(y.sum(), inputs) for y in (found, wanted)))
+        assert all(relative_error(a, b) < 1e-12 for a, b in pairs)
+
+
+# --- linear_recurrence -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("with_initial", [False, True])
+@pytest.mark.parametrize("T", [1, 2, 30])
+def test_linear_recurrence_equals_the_loop(T, with_initial, dtype, device):
+    decay, x = chain(T, 3, 5, dtype, device)
+    x = x[1:].clone()
+    initial = torch.linspace(-1, 1, 15).view(3, 5).to(x) if with_initial else None
+    for algorithm in planner.ALGORITHMS:
+        found = linear_recurrence(decay, x, initial, algorithm)
+        wide = [None if t is None else t.double() for t in (decay, x, initial)]
+        assert relative_error(found, recurrence_oracle(*wide)) < DTYPES[dtype]
+        assert found.dtype == dtype and found.is_contiguous()
+
+
+@pytest.mark.parametrize("shape", [(6, 2, 3), (3,), (2, 1), (6, 1, 3), ()], ids=str)
+def test_linear_recurrence_broadcasts_decay_and_is_differentiable_twice(shape):
+    generator = torch.Generator().manual_seed(1)
+    decay, x, initial = (
+        torch.randn(s, dtype=torch.float64, generator=generator, requires_grad=True)
+        for s in (shape, (6, 2, 3), (2, 3))
+    )
+    wanted = recurrence_oracle(decay.expand(6, 2, 3), x, initial)
+    assert relative_error(linear_recurrence(decay, x, initial), wanted) < 1e-14
+    assert torch.autograd.gradcheck(linear_recurrence, (decay, x, initial))
+    assert torch.autograd.gradgradcheck(linear_recurrence, (decay, x, initial))
+    assert torch.autograd.gradcheck(linear_recurrence, (decay, x))
+
+
+def test_linear_recurrence_reads_batch_first_data_where_it_lies():
+    decay, x = torch.rand(4, 30, 5), torch.randn(4, 30, 5)
+    found = linear_recurrence(decay.transpose(0, 1), x.transpose(0, 1))
+    wanted = recurrence_oracle(*(t.transpose(0, 1).double() for t in (decay, x)))
+    assert relative_error(found, wanted) < 1e-6
+
+
+# --- range -----------------------------------------------------------------------------------
+
+HARD = [("linear",), ("chunked", 32), ("chunked", 700), ("blelloch", 0, 5), ("blelloch", 0, 11)]
+each_hard_plan = pytest.mark.parametrize("plan", HARD, ids=str)
+each_real = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+
+
+@each_hard_plan
+@each_real
+@pytest.mark.parametrize("device", DEVICES)
+def test_products_that_overflow_where_gradients_do_not(dtype, plan, device):
+    """Growth that no gradient sees: inf * 0 in a naive product."""
+    decay = torch.ones(2000, 2, 5, dtype=dtype)
+    decay[:, :, 0] = 3.0  # its gradient is 0 throughout
+    decay[1000:, :, 1] = 3.0
+    decay[:1000, :, 1] = 0.0
+    decay[:, 1, 2] = 0.5
+    grad = torch.zeros(2001, 2, 5, dtype=dtype)
+    grad[::7, :, 1:] = 1.0
+    grad[1000:, :, 1] = 0.0
+    found = scan(decay.to(device), grad.to(device), *plan).cpu()
+    wanted = oracle(decay, grad)
+    assert found.isfinite().all()
+    exact = [0, 1, 3, 4]
+    assert torch.equal(found[..., exact], wanted[..., exact])
+    assert relative_error(found, wanted) < DTYPES[dtype]
+
+
+@each_hard_plan
+@each_real
+@pytest.mark.parametrize("device", DEVICES)
+def test_products_that_underflow_where_gradients_do_not(dtype, plan, device):
+    """Powers of two: to the last bit, also where a product falls below the smallest number."""
+    tiny, large = (0.5, 2.0**120) if dtype == torch.float32 else (2.0**-6, 2.0**1000)
+    decay = torch.full((2000, 1, 3), tiny, dtype=dtype)
+    decay[1200:] = 1
+    decay[:1000:2, :, 1], decay[1:1000:2, :, 1] = tiny**20, tiny**-20  # down and up again
+    decay[900, :, 2] = 0
+    grad = torch.zeros(2001, 1, 3, dtype=dtype)
+    grad[400] = grad[512] = grad[1024] = grad[2000] = large
+    grad[:1000, :, 1] = 0  # or the order of a sum would show
+    found = scan(decay.to(device), grad.to(device), *plan).cpu()
+    wanted = oracle(decay, grad)
+    assert wanted[300].all()
+    assert torch.equal(found, wanted)
+
+
+@each_hard_plan
+@pytest.mark.parametrize("device", DEVICES)
+def test_error_is_at_most_twice_that_of_the_loop(plan, device):
+    """Growing and shrinking stretches, in a sum that cancels."""
+    decay, grad = chain(2000, 2, 20, torch.float32)
+    decay = 1 + 0.05 * decay
+    decay[:, 1] *= 0.98
+    truth, plain = oracle(decay.double(), grad.double()), oracle(decay, grad)
+    found = scan(decay.to(device), grad.to(device), *plan).cpu()
+    ours, stock = ((t.double() - truth).abs() for t in (found, plain))
+    assert ours.max() <= 2 * stock.max()
+    assert ours.norm() <= 2 * stock.norm()
+
+
+@each_hard_plan
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("device", DEVICES)
+def test_nan_and_inf_travel_as_in_a_plain_loop(bad, plan, device):
+    decay, grad = chain(1500, 2, 5)
+    decay = 1 + 0.01 * decay
+    decay[20, 0, 1] = bad
+    grad[1300, 1, 2] = bad
+    decay[700, 1, 2] = 0
+    wanted = oracle(decay, grad)
+    found = scan(decay.to(device), grad.to(device), *plan).cpu()
+    for kind in (torch.isnan, torch.isposinf, torch.isneginf):
+        assert torch.equal(kind(found), kind(wanted))
+    finite = wanted.isfinite()
+    assert relative_error(found[finite], wanted[finite]) < 1e-12
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("algorithm", ["linear", "chunked", "blelloch", "auto"])
+@pytest.mark.parametrize("H", [1, 5])
+def test_long_chains_and_the_same_bits_every_time(H, algorithm, device):
+    decay, grad = chain(200_000, 1, H, torch.float32, device)
+    first, again = (diagonal_scan(decay, grad, algorithm) for _ in range(2))
+    assert torch.equal(first, again)
+    decay, grad = decay.cpu().double(), grad.cpu().double()
+    end = oracle(decay[-1999:], grad[-2000:])
+    assert relative_error(first[-2000:], end) < 1e-6
+    # 1000 steps forget what an oracle that starts in the middle does not know.
+    middle = oracle(decay[100_000:102_000], grad[100_000:102_001])[:1000]
+    assert relative_error(first[100_000:101_000], middle) < 1e-6
+
+
+def test_threads_do_not_change_the_bits():
+    decay, grad = chain(3000, 3, 50, torch.float32)
+    threads = torch.get_num_threads()
+    plans = (("linear",), ("chunked", 37), ("blelloch", 0, 4))
+    wanted = [scan(decay, grad, *plan) for plan in plans]
+    try:
+        for n in (1, 3, 5):
+            torch.set_num_threads(n)
+            assert all(torch.equal(scan(decay, grad, *p), w) for p, w in zip(plans, wanted))
+    finally:
+        torch.set_num_threads(threads)
+
+
+_LEVEL_SCRIPT = """
+import ops.test_diagonal_scan as tests
+for shape in tests.MANY[-4:]:
+    for dtype in (tests.torch.float32, tests.torch.bfloat16):
+        tests.test_every_plan_and_layout_equals_the_oracle(shape, dtype, "cpu")
+"""
+
+
+@lower_levels
+def test_lower_instruction_sets_give_the_same_results(level):
+    run_at_level(level, _LEVEL_SCRIPT)
+
+
+# --- planner ---------------------------------------------------------------------------------
+
+
+def test_the_planner_divides_time_only_where_workers_would_idle():
+    few, many = (planner.DiagonalMachine(n, 1.2e-9, 0.42e-9, 64, 4e-6) for n in (2, 16))
+
+    def choice(T, N, on):
+        return planner.diagonal._choose_diagonal(T, N, on, "auto", None).algorithm
+
+    assert choice(200_000, 1, many) == choice(200_000, 20, many) == "chunked"
+    assert choice(100, 20, many) == choice(1000, 10_000, many) == choice(0, 5, many) == "linear"
+    assert choice(1000, 20, few) == choice(1000, 10_000, few) == "linear"
+
+
+@pytest.mark.parametrize("T", [0, 1, 2, 9, 5000])
+def test_the_planner_obeys(T):
+    for algorithm in ("linear", "chunked", "blelloch"):
+        plan = planner.choose_diagonal(T, 6, torch.device("cpu"), algorithm)
+        assert plan.algorithm == algorithm and plan.reason == "as asked"
+    assert planner.choose_diagonal(T, 6, torch.device("cpu"), "auto", 0).algorithm == "blelloch"
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+DECAY, GRAD = chain(5, 2, 3)
+X = GRAD[1:]
+BAD_SCANS = {
+    "no tensor": (([1.0], GRAD), TypeError, "decay: found list, wanted a torch.Tensor"),
+    "sparse": ((DECAY, GRAD.to_sparse()), TypeError, "grad: found layout"),
+    "integers": ((DECAY.long(), GRAD), TypeError, "decay: found dtype torch.int64"),
+    "two dimensions": ((DECAY[0], GRAD), ValueError, r"decay: found shape \(2, 3\), wanted"),
+    "no state": ((DECAY[..., :0], GRAD[..., :0]), ValueError, "with H >= 1"),
+    "T, not T+1": ((DECAY, X), ValueError, r"grad: found shape \(5, 2, 3\), wanted \(T\+1, B, H\)"),
+    "other batch": ((DECAY, GRAD[:, :1]), ValueError, "grad: found shape"),
+    "other dtype": ((DECAY, GRAD.float()), TypeError, "grad: found dtype torch.float32, wanted"),
+    "other device": ((DECAY, GRAD.to("meta")), ValueError, "grad: found on meta, wanted on"),
+    "algorithm": ((DECAY, GRAD, "fast"), ValueError, "algorithm: found 'fast', wanted one of auto"),
+    "algorithm type": ((DECAY, GRAD, 3), TypeError, "algorithm: found int, wanted str"),
+    "levels high": ((DECAY, GRAD, "blelloch", 4), ValueError, r"levels: found 4, wanted 0 to .* 3"),
+    "levels low": ((DECAY, GRAD, "blelloch", -1), ValueError, "levels: found -1"),
+    "levels type": ((DECAY, GRAD, "blelloch", 1.0), TypeError, "levels: found float, wanted int"),
+    "levels misplaced": ((DECAY, GRAD, "linear", 1), ValueError, "levels: found 1 with algorithm="),
+}
+BAD_RECURRENCES = {
+    "no tensor": ((0.5, X), TypeError, "decay: found float, wanted a torch.Tensor"),
+    "no x": ((DECAY, None), TypeError, "x: found NoneType, wanted a torch.Tensor"),
+    "no step": ((DECAY[:0], X[:0]), ValueError, "with T >= 1"),
+    "two dimensions": ((DECAY, X[0]), ValueError, r"x: found shape \(2, 3\), wanted \(T, B, H\)"),
+    "no broadcast": ((DECAY[:2], X), ValueError, r"decay: found shape \(2, 2, 3\), wanted x's"),
+    "too many": ((DECAY[None], X), ValueError, r"decay: found shape \(1, 5, 2, 3\)"),
+    "decay's dtype": (
+        (DECAY.float(), X),
+        TypeError,
+        "decay: found dtype torch.float32, wanted x's",
+    ),
+    "initial": ((DECAY, X, X), ValueError, r"initial: found shape \(5, 2, 3\), wanted \(B, H\)"),
+    "initial's dtype": ((DECAY, X, X[0].half()), TypeError, "initial: found dtype torch.float16"),
+    "algorithm": ((DECAY, X, None, "fast"), ValueError, "algorithm: found 'fast', wanted one of"),
+}
+
+
+@pytest.mark.parametrize("arguments, error, message", BAD_SCANS.values(), ids=BAD_SCANS.keys())
+def test_bad_scans_name_argument_found_and_wanted(arguments, error, message):
+    with pytest.raises(error, match=message):
+        diagonal_scan(*arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message", BAD_RECURRENCES.values(), ids=BAD_RECURRENCES.keys()
+)
+def test_bad_recurrences_name_argument_found_and_wanted(arguments, error, message):
+    with pytest.raises(error, match=message):
+        linear_recurrence(*arguments)
+
+
+def test_kernel_arguments_are_checked_below_python_too():
+    with pytest.raises(RuntimeError, match="algorithm: found 'fast'"):
+        scan(DECAY, GRAD, "fast")
+    with pytest.raises(RuntimeError, match="chunk: found 0"):
+        scan(DECAY, GRAD, "chunked")
+    with pytest.raises(RuntimeError, match="shapes or dtypes of decay and grad"):
+        scan(DECAY, X, "linear")
+
+
+# --- the CUDA kernels on the host --------------------------------------------------------------
+
+
+class Request(ctypes.Structure):
+    """Mirrors Request in csrc/cuda/emulate_diagonal.cpp."""
+
+    _fields_ = [
+        *pointers("decay", "grad", "out"),
+        ("decay_strides", ctypes.c_int64 * 3),
+        ("grad_strides", ctypes.c_int64 * 3),
+        *numbers("T", "B", "H"),
+        ("dtype", ctypes.c_char_p),
+        ("algorithm", ctypes.c_char_p),
+        *numbers("chunk", "levels", "adjoint"),
+        *numbers("processors", "scratch_limit", "grid_limit", "untrusted"),
+        ("error", ctypes.c_char * 512),
+    ]
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory):
+    library = compiled("emulate_diagonal.cpp", tmp_path_factory.mktemp("emulation"))
+
+    def emulate(decay, grad, algorithm, chunk=0, levels=0, adjoint=False, **limits):
+        """g and the number of elements of products that were not trusted."""
+        limits = {"processors": 2, "scratch_limit": 1 << 30, "grid_limit": 1 << 30} | limits
+        out = torch.full(grad.shape, math.nan, dtype=grad.dtype)
+        request = Request(
+            *(t.data_ptr() for t in (decay, grad, out)),
+            *(decay.stride(), grad.stride(), *decay.shape),
+            *(name_of(decay.dtype), algorithm.encode(), chunk, levels, adjoint),
+            **limits,
+        )
+        library.emulate(ctypes.byref(request))
+        assert not request.error, request.error.decode()
+        return out, request.untrusted
+
+    return emulate
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", MANY, ids=str)
+def test_cuda_on_the_host_equals_the_oracle(shape, dtype, emulator):
+    tolerance = {torch.float32: 3e-6}.get(dtype, DTYPES[dtype])
+    for (name, decay, grad), adjoint in itertools.product(
+        layouts(*chain(*shape, dtype)), (False, True)
+    ):
+        wanted = (adjoint_oracle if adjoint else oracle)(decay.double(), grad.double())
+        for plan in plans(shape[0]):
+            found, untrusted = emulator(decay, grad, *plan, adjoint)
+            assert relative_error(found, wanted) < tolerance, (plan, name, adjoint)
+            assert untrusted == 0
+
+
+@each_hard_plan
+@each_real
+def test_cuda_on_the_host_keeps_the_range(dtype, plan, emulator):
+    decay = torch.ones(2000, 1, 4, dtype=dtype)
+    decay[:, :, 0] = 3.0
+    decay[:, :, 1] = 0.5
+    decay[1::2, :, 2], decay[::2, :, 2] = 2.0**-100, 2.0**100
+    decay[700:710, :, 3] = 2.0**110  # more than a float64 holds
+    grad = torch.zeros(2001, 1, 4, dtype=dtype)
+    grad[-1, :, 1] = 2.0**100
+    grad[::7, :, 2] = 1.0
+    grad[:700, :, 3] = 1.0
+    found, untrusted = emulator(decay, grad, *plan)
+    assert torch.equal(found, oracle(decay, grad))
+    assert (untrusted > 0) == (plan != ("linear",))
+
+
+@each_hard_plan
+def test_cuda_limits_of_the_device_change_nothing(plan, emulator):
+    decay, grad = chain(300, 3, 30, torch.float32)
+    wanted, _ = emulator(decay, grad, *plan)
+    for limits in ({"scratch_limit": 1}, {"grid_limit": 1}, {"processors": 1000}):
+        assert torch.equal(emulator(decay, grad, *plan, **limits)[0], wanted)

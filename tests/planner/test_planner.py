@@ -1,0 +1,234 @@
+"""The planner: valid plans, the critical path it estimates, and that it reads the machine."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from bppsa_lightning import planner
+from bppsa_lightning.planner import Machine, Plan, choose, dense, estimate, gpu, recurrent
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+# Before conftest.py puts others in their places.
+stock_is_faster, why_cudnn = recurrent._stock_is_faster, recurrent._why_cudnn
+RECORD = Path(__file__).parents[2] / gpu.RECORD
+ROWS = json.loads(RECORD.read_text())["rows"]
+CELLS = ("rnn_tanh", "rnn_relu", "gru", "lstm")
+OPERATORS = {"RNN": "rnn_tanh", "GRU": "gru", "LSTM": "lstm"}
+# A machine of free overheads: what is left is the table of work and depth.
+IDEAL = Machine(10**6, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, groups=False)
+
+
+@pytest.mark.parametrize("T", [0, 1, 2, 3, 7, 64, 1000, 30_000])
+@pytest.mark.parametrize("B, H", [(0, 1), (1, 1), (16, 20), (256, 512)])
+@pytest.mark.parametrize("algorithm", planner.ALGORITHMS)
+def test_every_plan_can_be_carried_out(T, B, H, algorithm):
+    plan = choose(T, B, H, CPU, algorithm)
+    assert plan.algorithm in planner.ALGORITHMS[1:]
+    assert algorithm in ("auto", plan.algorithm)
+    assert plan.seconds >= 0 and plan.reason
+    assert (plan.chunk >= 1) == (plan.algorithm == "chunked")
+    assert 0 <= plan.levels <= planner.max_levels(T)
+    jac_t, grad = (
+        torch.zeros(min(T, 70), min(B, 2), 3, 3),
+        torch.zeros(min(T, 70) + 1, min(B, 2), 3),
+    )
+    torch.ops.bppsa.reverse_scan(jac_t, grad, plan.algorithm, plan.chunk, plan.levels, False)
+
+
+def test_depth_is_that_of_the_table():
+    """With workers to spare: n; 2C + n/C; 2L + n/2^L, in steps, a product counting H steps."""
+    T, H = 1024, 8
+    step, product = H * H, H * H * (H + 1)
+    assert estimate(Plan("linear"), T, 1, H, IDEAL) == T * step
+    assert estimate(Plan("chunked", chunk=32), T, 1, H, IDEAL) == 32 * product + (30 + 32) * step
+    seconds = estimate(Plan("blelloch", levels=4), T, 1, H, IDEAL)
+    # Level 1 composes its pairs of steps; levels 2 to 4 one product each; then the way down.
+    assert seconds == (2 + 3) * product + 64 * step + (2 + 3) * step
+
+
+def test_parallel_scans_pay_where_workers_would_idle_and_only_there(monkeypatch):
+    monkeypatch.setattr(dense, "workers", lambda device: 2)
+    assert choose(10_000, 1, 20, CPU).algorithm == "linear"
+    assert choose(10_000, 256, 4, CPU).algorithm == "linear"
+    monkeypatch.setattr(dense, "workers", lambda device: 192)
+    assert choose(10_000, 1, 4, CPU).algorithm != "linear"
+    assert choose(10_000, 1, 512, CPU).algorithm == "linear"
+    assert "192 workers" in choose(10_000, 1, 4, CPU).reason
+
+
+def test_levels_ask_for_a_tree_and_asked_for_chunks_are_composed():
+    assert choose(100, 2, 3, CPU, "auto", 3) == choose(100, 2, 3, CPU, "blelloch", 3)
+    assert choose(100, 2, 3, CPU, "blelloch").levels == 7
+    for T in (4, 5, 64, 1000):
+        assert T / choose(T, 2, 3, CPU, "chunked").chunk >= 4
+
+
+def test_calls_that_are_left_to_pytorch_are_those_that_were_slower(monkeypatch):
+    monkeypatch.setattr(recurrent, "_stock_is_faster", stock_is_faster)
+    for cell, T, B, H in (
+        ("rnn_tanh", 1, 16, 20),
+        ("gru", 1, 1, 64),
+        ("lstm", 10, 1, 256),
+        ("lstm", 1, 256, 64),
+    ):
+        assert f"T={T}, B={B}, H={H}" in planner.hand_over(cell, T, B, H, CPU)
+    for cell in CELLS:
+        for T, B, H in ((1000, 16, 20), (10_000, 1, 20), (1000, 16, 128), (10, 16, 20)):
+            assert planner.hand_over(cell, T, B, H, CPU) is None
+
+
+def test_the_record_of_different_lengths_is_of_the_calls_that_are_scanned_now(monkeypatch):
+    """And none of them was slower than stock, but for what a measurement scatters."""
+    monkeypatch.setattr(recurrent, "_stock_is_faster", stock_is_faster)
+    path = Path(__file__).parents[2] / "experiments" / "records" / "packed_recurrent_cpu.json"
+    for row in json.loads(path.read_text())["rows"]:
+        T, B, N = row["T"], row["B"], row["N"]
+        cell = {"RNN": "rnn_tanh"}.get(row["cell"], row["cell"].lower())
+        spread = (N, T) if T * B != N else None
+        scanned = planner.hand_over(cell, T, B, row["H"], CPU, spread=spread) is None
+        assert scanned == row["scanned"], row
+        assert not scanned or row["ratio"] > 0.98, row
+
+
+def test_short_calls_of_different_lengths_are_left_to_pytorch(monkeypatch):
+    """Their rows are moved to padded tensors and back, which takes longer than a few steps do."""
+    monkeypatch.setattr(recurrent, "_stock_is_faster", stock_is_faster)
+
+    def left(cell, T, N):
+        return planner.hand_over(cell, T, 8, 20, CPU, spread=(N, T))
+
+    assert "B=8, H=20 and different lengths" in left("gru", 3, 20)
+    assert left("gru", 4, 31) is None and left("gru", 4, 15) is not None
+    assert left("lstm", 4, 31) is not None and left("lstm", 5, 39) is None
+    for cell in CELLS:
+        assert left(cell, 100, 500) is None and left(cell, 100, 110) is None
+        assert planner.hand_over(cell, 10, 8, 20, CPU) is None
+    assert left("rnn_tanh", 13, 95) is not None and left("rnn_relu", 14, 95) is None
+
+
+def test_every_gate_is_kept_unless_that_takes_much_memory():
+    assert planner.keep("lstm", 1000, 16, 20, CPU) == 2
+    assert planner.keep("lstm", 30_000, 16, 20, CPU) == 1
+    assert planner.keep("lstm", 30_000, 16, 20, CUDA) == 2
+    assert planner.keep("lstm", 30_000, 256, 64, CUDA) == 1
+    assert planner.keep("lstm", 1000, 64, 256, CPU) == 2
+
+
+# --- recurrent layers on CUDA ------------------------------------------------------------------
+
+
+def name(plan):
+    return f"c{plan.chunk}" if plan.chunk else plan.algorithm
+
+
+each_row = pytest.mark.parametrize(
+    "row", ROWS, ids=lambda row: "{cell}-B{B}-T{T}-H{H}".format_map(row)
+)
+
+
+@each_row
+def test_the_plan_on_cuda_costs_little_more_than_the_best_measured(row):
+    layer = gpu.Layer(OPERATORS[row["cell"]], row["T"], row["B"], row["H"])
+    plan = gpu.choose(layer, "auto")
+    chosen = row["plans"][name(plan)]["backward"]
+    best = min(times["backward"] for times in row["plans"].values())
+    # Short calls last as long as the host takes, up to 0.02 ms more for the first plan of a turn.
+    assert chosen <= 1.1 * best or (row["T"] <= 300 and chosen <= best + 2e-5)
+    assert plan.seconds == pytest.approx(chosen, rel=0.2) or row["T"] <= 300
+
+
+@pytest.fixture
+def all_measured(monkeypatch):
+    """As after a record of the present kernels of all sizes."""
+    monkeypatch.setattr(gpu, "MEASURED_UNITS", gpu.Layer("rnn_tanh", 1, 1, 1).most_resident)
+
+
+def test_kernels_that_were_not_measured_leave_the_layer_to_cudnn():
+    assert gpu.hand_over(gpu.Layer("rnn_tanh", 1000, 16, 32), 1, 1) is None
+    assert "rewritten" in gpu.hand_over(gpu.Layer("rnn_tanh", 1000, 16, 33), 1, 1)
+
+
+@each_row
+def test_cudnn_takes_over_exactly_where_it_was_measured_to_be_faster(row, all_measured):
+    layer = gpu.Layer(OPERATORS[row["cell"]], row["T"], row["B"], row["H"])
+    ours = row["plans"][name(gpu.choose(layer, "auto"))]["both"]
+    why = gpu.hand_over(layer, 1, 1)
+    assert (why is not None) == (ours > row["stock"]["both"])
+    if why:
+        assert f"H={row['H']}" in why and RECORD.name in why
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_plans_on_cuda_can_be_carried_out(cell, monkeypatch):
+    monkeypatch.setattr(recurrent, "_gpu", lambda device: (132, True))
+    for T in (1, 2, 7, 64, 1000, 100_000):
+        for B, H in ((0, 4), (1, 1), (16, 20), (300, 33), (16, 1000)):
+            for algorithm in planner.ALGORITHMS:
+                plan = planner.choose_recurrent(cell, T, B, H, CUDA, algorithm)
+                assert algorithm in ("auto", plan.algorithm) and plan.reason
+                assert plan.algorithm != "chunked" or 1 <= plan.chunk <= T
+                assert plan.algorithm != "blelloch" or plan.levels == planner.max_levels(T)
+                assert algorithm != "auto" or H <= gpu.MOST_COMPOSED or plan.algorithm == "linear"
+    assert "walked" in planner.choose_recurrent(cell, 1000, 16, 64, CUDA, "chunked").reason
+    with pytest.raises(ValueError, match="algorithm"):
+        planner.choose_recurrent(cell, 10, 1, 1, CUDA, "fast")
+
+
+def test_what_was_not_measured_beside_cudnn_goes_to_it(monkeypatch, all_measured):
+    monkeypatch.setattr(recurrent, "_why_cudnn", why_cudnn)
+    monkeypatch.setattr(recurrent, "_gpu", lambda device: (132, True))
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+
+    def left(T=1000, B=16, H=20, cell="gru", **more):
+        return planner.hand_over(cell, T, B, H, CUDA, **more)
+
+    assert left() is None and left(B=2000) is None
+    assert left(I=512) is None  # its products are few beside T steps
+    assert "again in every step" in left(H=300)
+    assert "float16" in left(H=64, dtype=torch.float16)
+    assert left(dtype=torch.bfloat16) is None and left(dtype=torch.float64) is None
+    # One block walks a sample: a batch beyond the multiprocessors is walked in turns.
+    assert left(H=100, B=16, cell="rnn_tanh") is None
+    assert "B=1000" in left(H=100, B=1000, cell="rnn_tanh")
+    # A projection's products are few beside T steps, and many beside large states.
+    assert left(cell="lstm", projected=10) is None
+    assert "cuDNN" in left(B=256, H=128, cell="lstm", projected=120)
+    # Of samples of different lengths cuDNN is taken to compute the steps that there are; ours walks
+    # the longest of each group, and moves rows about.
+    assert left(T=3000, spread=(30_000, 3000)) is None
+    assert "cuDNN" in left(T=10, spread=(100, 10))
+    assert "cuDNN" in left(B=256, T=1000, H=64, cell="rnn_tanh", spread=(1000 + 255, 1001))
+    # cuDNN may run two directions side by side.
+    assert left(H=64, cell="lstm") is None
+    assert "both ways" in left(H=64, cell="lstm", directions=2)
+    # No choice where cuDNN fails or is switched off, but for what the kernels do not hold.
+    assert left(T=70_000, H=300) is None
+    assert "at most 2048" in left(T=70_000, H=2049, cell="lstm")
+    assert "at most 1024" in left(T=70_000, H=1025, cell="lstm", dtype=torch.float64)
+    assert "at most 4096" in left(T=70_000, H=5000, cell="rnn_relu")
+    assert left(T=70_000, H=4096, cell="rnn_tanh", dtype=torch.float64) is None
+    with torch.backends.cudnn.flags(enabled=False):
+        assert left(H=128) is None
+    assert left(H=128) is not None
+    # Where blocks cannot share a sample.
+    assert left(H=256, cell="lstm") is None
+    monkeypatch.setattr(recurrent, "_gpu", lambda device: (132, False))
+    assert "above 128" in left(H=256, cell="lstm") and left(H=64, cell="lstm") is None
+    assert left(H=256, cell="rnn_tanh") is None
+
+
+def test_products_of_chunks_have_a_limit():
+    """Chunks of 8 steps of a long and large batch would take 12 GB."""
+    layer = gpu.Layer("lstm", 30_000, 256, 32)
+    for algorithm in ("auto", "chunked"):
+        plan = gpu.choose(layer, algorithm)
+        products = 0 if plan.algorithm == "linear" else -(-layer.T // plan.chunk)
+        assert products * 256 * 64 * 65 * 4 <= 2**30
+
+
+def test_fewer_multiprocessors_compose_less():
+    assert gpu.choose(gpu.Layer("rnn_tanh", 1000, 64, 20), "auto").algorithm == "chunked"
+    small = gpu.Layer("rnn_tanh", 1000, 64, 20, processors=20)
+    assert gpu.choose(small, "auto").algorithm == "linear"
