@@ -29,12 +29,12 @@ ROOT = Path(__file__).parents[1]
 MARKED = re.compile(r"(<!-- numbers: (\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 # Each gives Markdown; its argument is the path from the quoting file to the records.
 BLOCKS: dict[str, Callable[[str], str]] = {
-    **front_page.BLOCKS,
     **cpu.BLOCKS,
     **gpu.BLOCKS,
     **training.BLOCKS,
     **pruned.BLOCKS,
     **sparse.BLOCKS,
+    **front_page.BLOCKS,
 }
 
 
