@@ -16,6 +16,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+EXPERIMENT := $(BIN)/python -m experiments
 SOURCES := pyproject.toml $(shell find csrc -type f) datasets/__init__.py
 
 .PHONY: train test quick lint format benchmark figures figures-full gpu gpu-offline gpu-build gpu-test \
@@ -54,7 +55,7 @@ $(VENV)/.developed: $(VENV)/.built constraints.txt
 	@touch $@
 
 train: build
-	$(BIN)/python -m experiments.compare bitstream_rnn
+	$(EXPERIMENT).compare bitstream_rnn
 
 test: develop
 	$(BIN)/python -m pytest
@@ -74,20 +75,20 @@ format: develop
 	$(BIN)/clang-format -i $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh')
 
 benchmark: develop
-	$(BIN)/python experiments/benchmark_recurrent.py
-	$(BIN)/python experiments/benchmark_recurrent.py --grid --seconds 0.25
-	$(BIN)/python experiments/benchmark_planner.py
-	$(BIN)/python experiments/benchmark_packed.py --record
-	$(BIN)/python experiments/benchmark_products.py
-	$(BIN)/python experiments/benchmark_pruned_vgg11.py
-	$(BIN)/python experiments/table1.py
-	$(BIN)/python experiments/figure10.py
+	$(EXPERIMENT).benchmarks.recurrent_cpu --record
+	$(EXPERIMENT).benchmarks.recurrent_cpu --grid --seconds 0.25 --record
+	$(EXPERIMENT).benchmarks.plans --record
+	$(EXPERIMENT).benchmarks.packed --record
+	$(EXPERIMENT).benchmarks.products --record
+	$(EXPERIMENT).benchmarks.pruned_vgg11 --record
+	$(EXPERIMENT).paper.table1 --record
+	$(EXPERIMENT).paper.figure10 --record
 
 figures: develop
-	$(BIN)/python experiments/figures.py
+	$(EXPERIMENT).paper.run_all
 
 figures-full: develop
-	$(BIN)/python experiments/figures.py --full
+	$(EXPERIMENT).paper.run_all --full
 
 # On a machine with a GPU. `make gpu` takes .venv as it is; `make gpu-offline` needs nothing but
 # Python with torch, lightning, pytest and hypothesis, CMake, ninja and nvcc, and no network. Both
@@ -102,8 +103,7 @@ SANITIZER := $(or $(shell command -v compute-sanitizer),/usr/local/cuda/bin/comp
 SANITIZED := strides or projections or gates_again or (state_sizes and linear) \
   or (cases_of and (19 or 35)) or pool2d_of or layer_s_pattern or (test_elementwise and (relu or silu) and 67) \
   or (plan_and_layout and float32 and 13 and not 130)
-SANITIZED_FILES := test_recurrent_gpu.py test_products.py test_jacobians.py test_reverse_scan.py \
-  test_diagonal_scan.py
+SANITIZED_FILES := ops/test_recurrent_gpu.py ops/test_reverse_scan.py ops/test_diagonal_scan.py jacobians
 
 gpu: develop
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(MAKE) gpu-offline GPU_PYTHON="$(CURDIR)/$(BIN)/python"
@@ -113,12 +113,13 @@ gpu-offline: gpu-build
 
 gpu-build:
 	python="$$($(GPU_PYTHON) -c 'import sys; print(sys.executable)')" && \
-	cmake -S csrc -B build/gpu -G Ninja -DPython_EXECUTABLE="$$python"
+	cmake -S csrc -B build/gpu -G Ninja -DPython_EXECUTABLE="$$python" -DBPPSA_LEVELS=all -DBPPSA_CUDA=ON
 	cmake --build build/gpu
 	rm -rf $(SITE)
 	mkdir -p $(SITE)/bppsa_lightning-0.dist-info
 	cp -r bppsa_lightning $(SITE)/
 	rm -rf $(SITE)/bppsa_lightning/datasets
+	ln -sfn "$(CURDIR)/experiments" $(SITE)/experiments
 	cp -r datasets build/gpu/_C.so build/gpu/_C_cuda.so $(SITE)/bppsa_lightning/
 	printf 'Metadata-Version: 2.1\nName: bppsa-lightning\nVersion: %s\n' \
 	  "$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" \
@@ -126,7 +127,7 @@ gpu-build:
 
 # A process for each file: what one kernel does to the device does not reach the other files' tests.
 gpu-test:
-	cd tests && failed= && for file in $$(grep -lE 'needs_gpu|DEVICES|mark\.gpu' test_*.py); do \
+	cd tests && failed= && for file in $$(grep -rlE --include='test_*.py' 'needs_gpu|DEVICES|mark\.gpu' .); do \
 	  $(GPU_PATH) timeout 240 $(GPU_PYTHON) -m pytest -m gpu -q -o faulthandler_timeout=60 $$file \
 	    || [ $$? = 5 ] || failed="$$failed $$file"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
@@ -143,8 +144,8 @@ gpu-sanitize gpu-sanitize-sync:
 	done
 
 gpu-benchmark:
-	$(RUN) experiments/benchmark_products.py --device cuda; products=$$?; \
-	$(RUN) experiments/benchmark_recurrent.py --device cuda && exit $$products
+	cd $(SITE) && $(RUN) -m experiments.benchmarks.products --device cuda --record; products=$$?; \
+	$(RUN) -m experiments.benchmarks.recurrent_gpu --record && exit $$products
 
 clean:
 	rm -rf $(VENV) build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
