@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bppsa_lightning import planner
+from bppsa_lightning.planner import cost_pruned
 
 HERE = Path(__file__).parent
 
@@ -70,3 +71,10 @@ def accelerate_everything(monkeypatch):
         ask(request)
 
     monkeypatch.setattr(planner, "fallback_reason", accelerate)
+
+
+@pytest.fixture
+def every_layer_is_sparse(monkeypatch):
+    """Pruned layers run sparse whatever their size: results count there, not which way is faster."""
+    plan = cost_pruned.PrunedPlan(True, 1.0, 2.0, "for the test")
+    monkeypatch.setattr(cost_pruned, "choose", lambda request: plan)

@@ -8,9 +8,9 @@ from support.cases import relative_error
 from support.sparse_cases import random_pattern, values_of
 
 from bppsa_lightning import jacobians
+from bppsa_lightning.depth import LayerScan, csr_step
 from bppsa_lightning.depth.composition import Composition, Limits
 from bppsa_lightning.jacobians import Pattern
-from bppsa_lightning.depth import LayerScan, csr_step
 
 LIMITS = Limits(None, torch.float64, 1)
 
