@@ -75,6 +75,6 @@ def accelerate_everything(monkeypatch):
 
 @pytest.fixture
 def every_layer_is_sparse(monkeypatch):
-    """Pruned layers run sparse whatever their size: results count there, not which way is faster."""
+    """Pruned layers run sparse whatever their size: results count, not which way is faster."""
     plan = cost_pruned.PrunedPlan(True, 1.0, 2.0, "for the test")
     monkeypatch.setattr(cost_pruned, "choose", lambda request: plan)
