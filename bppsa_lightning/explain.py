@@ -106,7 +106,8 @@ def explain(module: nn.Module) -> str:
     chains, layers = chain_rows(module), pruned_rows(module)
     others = not_accelerated(module)
     running = sum(row.path != "dense" for row in layers)
-    lines = [f"{type(module).__name__}: {_counts(module, running, others)}"]
+    counts = _counts(module, running, others)
+    lines = [f"{type(module).__name__}: {', '.join(counts) or 'nothing'} accelerated"]
     lines += _table([ChainRow._fields, *chains]) if chains else []
     for name, chain in named_chains(module):
         lines += [f"{name or '(itself)'}: {line}" for line in _calls(chain)]
@@ -129,7 +130,7 @@ def summary(module: nn.Module) -> str:
             "pruned Conv2d and Linear layers)"
         )
     else:
-        counts = _counts(module, len(sparse), others)
+        counts = ", ".join(_counts(module, len(sparse), others))
         text = f"BPPSA accelerates {counts}{_listed(': ', layers)}"
     left = _listed("Not accelerated: ", [(other.name, other.reason) for other in others])
     return ". ".join(filter(None, (text, left, "Details: bl.explain(model)")))
@@ -165,22 +166,19 @@ def _stack_reason(name: str, stack: nn.Module) -> str:
     )
 
 
-def _counts(module: nn.Module, sparse: int, others: Sequence[NotAccelerated]) -> str:
-    """How many layers of each kind are accelerated."""
+def _counts(module: nn.Module, sparse: int, others: Sequence[NotAccelerated]) -> list[str]:
+    """How many layers of each kind are accelerated, of how many; `sparse` of the pruned ones."""
     chains = [chain for _, chain in named_chains(module)]
     stacks = sum(isinstance(chain, depth.FeedforwardChain) for chain in chains)
-    attached = len(chains) - stacks
-    all_recurrent = attached + sum(recurrent.is_candidate(other.module) for other in others)
-    all_sparse = len(pruned.sparse_layers(module)) + sum(
-        pruned.is_candidate(other.module) for other in others
-    )
     parts = [f"{stacks} stack{'s' * (stacks != 1)} of layers"] if stacks else []
-    for count, total, kind in (
-        (sparse, all_sparse, "pruned"), (attached, all_recurrent, "recurrent"),
-    ):  # fmt: skip
+    for kind, family, running, attached in (
+        ("pruned", pruned, sparse, len(pruned.sparse_layers(module))),
+        ("recurrent", recurrent, len(chains) - stacks, len(chains) - stacks),
+    ):
+        total = attached + sum(family.is_candidate(other.module) for other in others)
         if total:
-            parts.append(f"{count} of {total} {kind} layer{'s' * (total != 1)}")
-    return ", ".join(parts) or "no recurrent or pruned layers"
+            parts.append(f"{running} of {total} {kind} layers")
+    return parts
 
 
 def _calls(chain: Chain) -> list[str]:

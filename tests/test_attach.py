@@ -1,6 +1,7 @@
 """attach and detach without Lightning: what they find, what they change, what they give back."""
 
 import inspect
+import re
 
 import pytest
 import torch
@@ -39,7 +40,8 @@ def test_attach_finds_chains_anywhere(where):
         assert is_attached(chain.module)
         assert chain.name in repr(chain)
     text = bl.explain(model)
-    assert text.startswith(f"{len(names)} chain")
+    counted = f"{len(names)} of \\d+ recurrent layers" if names else "nothing"
+    assert re.search(f": {counted} accelerated\n", text)
     assert all((name or "(itself)") in text for name in names)
     bl.detach(model)
     assert not any(is_attached(module) for module in model.modules())
@@ -75,7 +77,9 @@ def test_detach_restores_everything():
     assert_identical(step(model, x), before)
     assert chains[0].calls == 1
     bl.detach(model)
-    assert "0 chains" in bl.explain(model) and "not attached" in bl.explain(model)
+    assert ": 0 of 1 recurrent layers accelerated" in bl.explain(
+        model
+    ) and "not attached" in bl.explain(model)
 
 
 def test_detach_between_forward_and_backward():
@@ -94,7 +98,7 @@ def test_a_forward_that_the_user_put_on_the_instance_stays():
     rnn.forward = mine = lambda x, hx=None: (x * 2, None)
     assert bl.attach(rnn) == []
     assert rnn.forward is mine
-    assert "its forward has been replaced" in bl.explain(rnn)
+    assert "overrides forward" in bl.explain(rnn)
     bl.detach(rnn)
     assert rnn.forward is mine
 

@@ -50,7 +50,7 @@ def test_two_processes_train_as_under_lightnings_own_strategy(left, training):
 def test_each_process_scans_its_recurrent_layers(left):
     for rank in "01":
         assert left["layers_bppsa_ddp", rank]["scans"] == 5  # 1 and 2 layers x 2 directions
-        assert "left to PyTorch" not in left["layers_bppsa_ddp", rank]["explanation"]
+        assert "not accelerated" not in left["layers_bppsa_ddp", rank]["explanation"]
 
 
 def test_pruned_layers_stay_dense_parameters_which_ddp_knows(left):

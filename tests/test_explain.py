@@ -1,5 +1,6 @@
 """explain: the table of chains before and after a call."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -16,12 +17,12 @@ def test_explain_before_and_after_the_first_call():
     model = nn.ModuleDict({"model": Model(), "step": nn.GRUCell(I, H)})
     bl.attach(model, "chunked")
     row = rows(bl.explain(model))["model.rnn"]
-    assert row.cell == "RNN-tanh" and ("?", "?", str(H)) == (row.T, row.B, row.H)
+    assert row.type == "RNN-tanh" and ("?", "?", str(H)) == (row.seq_len, row.batch, row.hidden)
     assert "planned at the first call" in row.why
     model["model"](tensor(T, B, I).float())
     row = rows(bl.explain(model))["model.rnn"]
-    assert (row.T, row.B, row.H, row.algorithm) == (str(T), str(B), str(H), "chunked")
-    assert row.chunk.isdigit() and row.why == "as asked"
+    assert (row.seq_len, row.batch, row.hidden) == (str(T), str(B), str(H))
+    assert re.fullmatch(r"chunked \(\d+ steps\)", row.backward) and row.why == "as asked"
     assert "step" in bl.explain(model) and "2 Linear" in bl.explain(model)
 
 
@@ -32,7 +33,7 @@ def test_explain_tells_the_plan_that_runs(algorithm):
         results(scanned, tensor(T, B, I))
     [(_, _, plan)] = log.scans
     row = rows(bl.explain(scanned))["(itself)"]
-    assert row.algorithm == plan.algorithm and row.why == plan.reason
+    assert row.backward.startswith(plan.algorithm) and row.why == plan.reason
     assert scanned.forward.plan == plan
 
 

@@ -198,9 +198,17 @@ class NoChain(Classifier):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (NoChain, "bppsa: found no chain to scan. Left to PyTorch: rnn: its forward has been"),
-        (Classifier, "bppsa: scanning rnn (RNN-tanh)"),
-        (Stacked, "bppsa: scanning rnn (RNN-tanh), top (RNN-tanh). Left to PyTorch: gru: its"),
+        (
+            NoChain,
+            "BPPSA accelerates no layer of this model (it supports nn.RNN, nn.GRU, nn.LSTM and "
+            "pruned Conv2d and Linear layers). Not accelerated: rnn (overrides forward)",
+        ),
+        (Classifier, "BPPSA accelerates 1 of 1 recurrent layers: rnn (RNN-tanh)"),
+        (
+            Stacked,
+            "BPPSA accelerates 2 of 3 recurrent layers: rnn (RNN-tanh), top (RNN-tanh). Not "
+            "accelerated: gru (overrides forward). Details: bl.explain(model)",
+        ),
     ],
 )
 def test_the_strategy_says_what_it_scans(model, said, caplog):
@@ -223,5 +231,5 @@ def test_the_explanation_outlives_fit():
     strategy = bl.BPPSAStrategy(algorithm="chunked")
     assert strategy.explanation == ""
     model = fit(strategy, max_steps=2)
-    assert "1 chain in Classifier" in strategy.explanation
+    assert "Classifier: 1 of 1 recurrent layers accelerated" in strategy.explanation
     assert "chunked" in strategy.explanation and "forward" not in model.rnn.__dict__

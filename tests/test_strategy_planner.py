@@ -41,7 +41,7 @@ def test_short_calls_are_left_to_pytorch_and_train_to_the_same_bits():
     stock, ours = both(Short)
     assert ours.scans == [0] * 4 and ours.losses == stock.losses
     assert_identical(weights(ours), weights(stock))
-    assert "4 of 4 calls left to PyTorch" in ours.trainer.strategy.explanation
+    assert "0 of 4 calls accelerated; last fallback: " in ours.trainer.strategy.explanation
 
 
 def test_the_planner_is_asked_for_every_call():

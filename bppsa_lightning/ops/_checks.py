@@ -28,12 +28,11 @@ def check_tensor(name: str, tensor: Any, dtypes: Sequence[torch.dtype] = FLOATS)
 
 def check_like(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
     """TypeError unless `tensor` has the other's dtype; ValueError unless it is on its device."""
+    theirs = f"{other_name}'" if other_name.endswith("s") else f"{other_name}'s"
     if tensor.dtype != other.dtype:
-        raise TypeError(f"{name}: found dtype {tensor.dtype}, wanted {other_name}'s {other.dtype}")
+        raise TypeError(f"{name}: found dtype {tensor.dtype}, wanted {theirs} {other.dtype}")
     if tensor.device != other.device:
-        raise ValueError(
-            f"{name}: found on {tensor.device}, wanted on {other_name}'s {other.device}"
-        )
+        raise ValueError(f"{name}: found on {tensor.device}, wanted on {theirs} {other.device}")
 
 
 def check_shape(name: str, tensor: Tensor, *wanted: tuple[int, ...]) -> None:

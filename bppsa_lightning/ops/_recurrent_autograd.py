@@ -202,64 +202,26 @@ torch.library.register_autograd("bppsa::recurrent", _backward, setup_context=_se
 
 
 @torch.library.register_fake("bppsa::recurrent")
-def _(
-    cell: str,
-    x: Tensor,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None,
-    b_hh: Tensor | None,
-    w_hr: Tensor | None,
-    reverse: bool,
-    keep: int,
-    algorithm: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    T, B, _ = x.shape
-    H, P = w_hh.shape[0] // CELLS[cell].gates, w_hh.shape[1]
-    cuda = x.device.type == "cuda"
+def _(cell: str, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    operands, keep = Operands(*arguments[:8]), arguments[9]
+    x, record = operands.x, CELLS[cell]
+    (T, B, _), (GH, P) = x.shape, operands.w_hh.shape
+    cuda, H = x.device.type == "cuda", GH // record.gates
     units = 1 if cuda else 16 // x.dtype.itemsize
     padded = (H + units - 1) // units * units
-    of_gates = CELLS[cell].saved + (cuda and w_hr is not None)
-    saved = (0, int(CELLS[cell].has_c), of_gates)[keep] * padded
-    return (
-        x.new_empty((T, B, P)),
-        x.new_empty((B, P)),
-        x.new_empty((B if CELLS[cell].has_c else 0, H)),
-        x.new_empty((T, B, saved)),
-    )
+    of_gates = record.saved + (cuda and operands.w_hr is not None)
+    saved = (0, int(record.has_c), of_gates)[keep] * padded
+    shapes = (T, B, P), (B, P), (B if record.has_c else 0, H), (T, B, saved)
+    output, h_n, c_n, saved_numbers = map(x.new_empty, shapes)
+    return output, h_n, c_n, saved_numbers
 
 
 @torch.library.register_fake("bppsa::recurrent_backward")
-def _(
-    cell: str,
-    grad_output: Tensor | None,
-    grad_h_n: Tensor | None,
-    grad_c_n: Tensor | None,
-    output: Tensor,
-    kept: Tensor,
-    x: Tensor,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None,
-    b_hh: Tensor | None,
-    w_hr: Tensor | None,
-    reverse: bool,
-    algorithm: str,
-    chunk: int,
-    levels: int,
-    wanted: int,
-) -> tuple[Tensor, ...]:
-    B, P, H = x.shape[1], w_hh.shape[1], w_hh.shape[0] // CELLS[cell].gates
-    shapes = (
-        x.shape,
-        (B, P),
-        (B, H) if CELLS[cell].has_c else (0,),
-        w_ih.shape,
-        w_hh.shape,
-        *((0,) if t is None else t.shape for t in (b_ih, b_hh, w_hr)),
-    )
+def _(cell: str, *arguments: Any) -> tuple[Tensor, ...]:
+    operands, wanted = Operands(*arguments[5:13]), arguments[-1]
+    x, (GH, P) = operands.x, operands.w_hh.shape
+    B, H = x.shape[1], GH // CELLS[cell].gates
+    states = (B, P), (B, H) if CELLS[cell].has_c else (0,)
+    weights = ((0,) if t is None else t.shape for t in operands[3:])
+    shapes = (x.shape, *states, *weights)
     return tuple(x.new_empty(s if wanted >> i & 1 else (0,)) for i, s in enumerate(shapes))

@@ -97,25 +97,9 @@ def _(
 
 @torch.library.register_fake("bppsa::sparse_conv2d_backward")
 def _(
-    grad: Tensor,
-    output: Tensor | None,
-    places: Tensor | None,
-    x: Tensor,
-    values: Tensor,
-    rows: Tensor,
-    entries: Tensor,
-    rows_t: Tensor,
-    entries_t: Tensor,
-    order_t: Tensor,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    wanted: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+    grad: Tensor, output: Tensor | None, places: Tensor | None, x: Tensor, values: Tensor,
+    rows: Tensor, *others: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
     B, C, H, W = x.shape
-    shapes = ((C, H, W, B), values.shape, (rows.shape[0] - 1,))
-    grad_x, grad_values, grad_bias = (
-        x.new_empty(s if wanted >> i & 1 else (0,)) for i, s in enumerate(shapes)
-    )
-    return grad_x, grad_values, grad_bias
+    wanted, shapes = others[-1], ((C, H, W, B), values.shape, (rows.shape[0] - 1,))
+    return tuple(x.new_empty(s if wanted >> i & 1 else (0,)) for i, s in enumerate(shapes))

@@ -34,36 +34,13 @@ def _(x: Tensor, function: str, slope: float) -> Tensor:
 
 
 @torch.library.register_fake("bppsa::max_pool_values")
-def _(
-    x: Tensor,
-    first_y: Tensor,
-    out_y: Tensor,
-    first_x: Tensor,
-    out_x: Tensor,
-    out_height: int,
-    out_width: int,
-    pool_y: list[int],
-    pool_x: list[int],
-) -> Tensor:
+def _(x: Tensor, first_y: Tensor, out_y: Tensor, first_x: Tensor, out_x: Tensor, *_: Any) -> Tensor:
     return x.new_empty(x.shape[0], out_y.numel() * out_x.numel())
 
 
 @torch.library.register_fake("bppsa::multiply_csr")
-def _(
-    a_crow: Tensor,
-    a_col: Tensor,
-    a: Tensor,
-    b_crow: Tensor,
-    b_col: Tensor,
-    b: Tensor,
-    crow: Tensor,
-    program: Tensor,
-    positions: Tensor,
-    entries: int,
-    longest: int,
-    b_single: bool,
-    side_by_side: bool,
-) -> Tensor:
+def _(a_crow: Tensor, a_col: Tensor, a: Tensor, *others: Any) -> Tensor:
+    b, entries, side_by_side = others[2], others[-4], others[-1]
     batched = [t for t in (a, b) if t.dim() == 2]
     if not batched:
         return a.new_empty(entries)

@@ -26,8 +26,8 @@ import torch
 from torch import nn
 
 from bppsa_lightning import jacobians
-from bppsa_lightning.jacobians import Pattern
 from bppsa_lightning.depth import LayerScan
+from bppsa_lightning.jacobians import Pattern
 from experiments import recording
 from experiments.train import scan_costs
 from experiments.train.pruned_vgg11 import vgg11

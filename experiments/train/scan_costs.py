@@ -17,8 +17,8 @@ from itertools import groupby
 from typing import Any
 
 import bppsa_lightning as bl
-from bppsa_lightning.depth.stack import FeedforwardChain, modules_of
 from bppsa_lightning.depth import LayerScan
+from bppsa_lightning.depth.stack import FeedforwardChain, modules_of
 
 
 @dataclass

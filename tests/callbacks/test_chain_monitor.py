@@ -138,7 +138,7 @@ def test_a_plan_that_changes_is_logged_again_at_the_next_logging_step(logged):
     algorithm = ChainRow._fields.index("backward")
     assert [(rows[0][algorithm], step) for rows, step in logged["plan"]] == [
         ("linear", 1),
-        ("chunked", 3),
+        ("chunked (3 steps)", 3),
     ]
 
 

@@ -107,7 +107,7 @@ def test_auto_leaves_stacks_to_pytorch_and_says_so():
     model = VGG()
     assert bl.attach(model) == []
     assert all("forward" not in m.__dict__ for m in model.modules())
-    assert "features" in bl.explain(model) and "ask for 'linear' or 'blelloch'" in bl.explain(model)
+    assert "on request: algorithm={'features': 'blelloch'}" in bl.explain(model)
     chains = bl.attach(model, {"features": "blelloch"})
     assert [c.name for c in chains] == ["features"]
     assert bl.attach(model) == [] and "forward" not in model.features.__dict__

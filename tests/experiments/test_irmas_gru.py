@@ -212,7 +212,7 @@ def test_curves_leave_one_record_and_a_picture(folder, monkeypatch, tmp_path, ca
 def test_curves_coincide_over_30_steps(fit, caplog):
     caplog.set_level("INFO")
     ours = fit("ours", "--trainer.max_epochs", "10")
-    assert "bppsa: scanning gru (GRU)" in caplog.text
+    assert "BPPSA accelerates 1 of 1 recurrent layers: gru (GRU)" in caplog.text
     caplog.clear()
     stock = fit("stock", "--trainer.max_epochs", "10", "--trainer.strategy", "auto")
     assert "scanning" not in caplog.text

@@ -195,9 +195,8 @@ def scanned(module, algorithm="auto"):
 
 
 def assert_scanned(module, calls=1):
-    chains = dict(named_chains(module))
-    assert chains
-    for chain in chains.values():
+    assert named_chains(module)
+    for chain in dict(named_chains(module)).values():
         assert (chain.calls, chain.fallback_calls) == (calls, 0), chain.reason
 
 
