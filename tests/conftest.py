@@ -20,6 +20,12 @@ SLOW = (
     "csrc/test_emulation.py",
     "csrc/test_emulation_jacobians.py",
     "csrc/test_emulation_recurrent.py",
+    "experiments/test_benchmark_recurrent.py",
+    "experiments/test_bitstream_rnn.py",
+    "experiments/test_irmas_gru.py",
+    "experiments/test_pruned.py",
+    "experiments/test_sweep.py",
+    "experiments/test_wandb.py",
     "test_ddp.py",
 )
 
