@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 from support.cases import SHAPES, chain, plans, relative_error, with_capability
+from support.diagonal import MANY
 from support.helpers import assert_close
 from support.recurrent_layers import ALGORITHMS, CELLS, cotangents, draw, ours, results, true
+from support.sparse_layers import CONVOLUTIONS, DTYPES
 
 import bppsa_lightning as bl
 from bppsa_lightning import planner
@@ -90,7 +92,7 @@ def reverse_scan():
 def diagonal_scan():
     from ops import test_diagonal_scan as tests
 
-    for shape in tests.MANY[-4:]:
+    for shape in MANY[-4:]:
         for dtype in (torch.float32, torch.bfloat16):
             tests.test_every_plan_and_layout_equals_the_oracle(shape, dtype, "cpu")
 
@@ -119,8 +121,8 @@ def sparse_layers():
     from ops import test_sparse as tests
 
     for name in ("vgg", "odd", "strided", "dilated, strided", "one sample"):
-        case = tests.CONVOLUTIONS[name]
-        for dtype in tests.DTYPES:
+        case = CONVOLUTIONS[name]
+        for dtype in DTYPES:
             tests.test_results_and_gradients_are_those_of_the_dense_layer(case, dtype)
             if name in ("odd", "strided"):
                 tests.test_followed_by_relu_and_pooling(case, dtype, True, False)
