@@ -657,8 +657,8 @@ class NoChain(Classifier):
     [
         (
             NoChain,
-            "BPPSA accelerates no layer of this model (it supports nn.RNN, nn.GRU, nn.LSTM and pruned "
-            "Conv2d and Linear layers). Not accelerated: rnn (overrides forward)",
+            "BPPSA accelerates no layer of this model (it supports nn.RNN, nn.GRU, nn.LSTM and "
+            "pruned Conv2d and Linear layers). Not accelerated: rnn (overrides forward)",
         ),
         (Classifier, "BPPSA accelerates 1 of 1 recurrent layers: rnn (RNN-tanh)"),
         (

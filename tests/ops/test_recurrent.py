@@ -5,6 +5,7 @@ T steps, B batch, I input, H hidden, P state that is put out.
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -50,7 +51,10 @@ each_keep = pytest.mark.parametrize("keep", [1, 2])
 @pytest.fixture
 def keeping(monkeypatch):
     """Sets how much the forward keeps."""
-    return lambda keep: monkeypatch.setattr(planner, "saved", lambda *_: keep)
+    plan = planner.plan
+    return lambda keep: monkeypatch.setattr(
+        planner, "plan", lambda request: replace(plan(request), saved=keep)
+    )
 
 
 # --- values ---------------------------------------------------------------------------------
