@@ -10,7 +10,7 @@ from torch import Tensor
 from bppsa_lightning import planner
 from bppsa_lightning._cells import CELLS, Cell
 from bppsa_lightning._library import missing_recurrent_kernels
-from bppsa_lightning.ops._checks import check_like, check_shape, check_tensor, wrong_shape
+from bppsa_lightning.ops._checks import FLOATS, check_like, check_shape, check_tensor, wrong_shape
 from bppsa_lightning.ops._recurrent_autograd import Operands, RecurrentFunction, request_of
 
 
@@ -112,7 +112,8 @@ def lstm(
 def _checked_layer(
     cell: str, operands: Operands, reverse: bool, algorithm: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _check(CELLS[cell], operands)
+    if not _fits(CELLS[cell], operands):
+        _explain_misfit(CELLS[cell], operands)
     planner.check_algorithm(algorithm, None)
     return run_layer(cell, operands, bool(reverse), algorithm)
 
@@ -160,7 +161,40 @@ def _contiguous(operands: Operands) -> tuple[Operands, bool]:
     return Operands(*laid_out), differentiated  # type: ignore[arg-type]
 
 
-def _check(cell: Cell, operands: Operands) -> None:
+def _fits(cell: Cell, operands: Operands) -> bool:
+    """Whether all is as documented; cheap, for every call."""
+    try:
+        x, w_hh = operands.x, operands.w_hh
+        (GH, P), dtype, device = w_hh.shape, x.dtype, x.device
+        wanted = _wanted_shapes(cell, operands)
+        return (
+            x.shape[0] >= 1
+            and cell.gates <= GH
+            and P >= 1
+            and GH % cell.gates == 0
+            and dtype in FLOATS
+            and operands.w_ih is not None
+            and missing_recurrent_kernels(device) is None
+            and (operands.w_hr is not None or GH // cell.gates == P)
+            and all(
+                t.shape == shape and t.dtype == dtype and t.device == device
+                for t, shape in zip(operands[1:], wanted, strict=True)
+                if t is not None
+            )
+        )
+    except (AttributeError, TypeError, ValueError):
+        return False
+
+
+def _wanted_shapes(cell: Cell, operands: Operands) -> tuple[tuple[int, ...], ...]:
+    """Of the operands behind x."""
+    _, B, I = operands.x.shape
+    GH, P = operands.w_hh.shape
+    H = GH // cell.gates
+    return (B, P), (B, H), (GH, I), (GH, P), (GH,), (GH,), (P, H)
+
+
+def _explain_misfit(cell: Cell, operands: Operands) -> None:
     """Raises the error that says which argument is not as documented."""
     x = operands.x
     check_tensor("x", x)
@@ -169,28 +203,25 @@ def _check(cell: Cell, operands: Operands) -> None:
     missing = missing_recurrent_kernels(x.device)
     if missing:
         raise RuntimeError(f"x: found on {x.device}: {missing}")
-    for tensor, (name, shape) in zip(operands[1:], _shapes(cell, operands), strict=True):
-        if tensor is None and name not in ("w_ih", "w_hh"):
-            continue
-        fits = isinstance(tensor, Tensor) and tensor.shape == shape
-        if not fits or tensor.dtype is not x.dtype or tensor.device != x.device:
+    _check_w_hh(cell, operands)
+    shapes = _wanted_shapes(cell, operands)
+    for name, tensor, shape in zip(Operands._fields[1:], operands[1:], shapes, strict=True):
+        if tensor is not None or name in ("w_ih", "w_hh"):
             check_tensor(name, tensor)
             assert tensor is not None
             check_shape(name, tensor, shape)
             check_like(name, tensor, "x", x)
+    raise AssertionError("arguments fit after all")
 
 
-def _shapes(cell: Cell, operands: Operands) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """What the operands behind x are called, and their shapes: by w_hh, which is checked here."""
+def _check_w_hh(cell: Cell, operands: Operands) -> None:
     w_hh, G = operands.w_hh, "" if cell.gates == 1 else str(cell.gates)
     check_tensor("w_hh", w_hh)
     if w_hh.dim() != 2 or w_hh.shape[0] < 1 or w_hh.shape[0] % cell.gates:
         raise wrong_shape("w_hh", w_hh, f"({G}H, H) with H >= 1 for {cell.label}")
-    (_, B, I), (GH, P) = operands.x.shape, w_hh.shape
+    GH, P = w_hh.shape
     H = GH // cell.gates
     if operands.w_hr is None and P != H:
         raise wrong_shape("w_hh", w_hh, f"{(GH, H)} for {cell.label}")
     if operands.w_hr is not None and P < 1:
         raise wrong_shape("w_hh", w_hh, f"({G}H, P) with P >= 1 beside w_hr")
-    states, biases = (("h0", (B, P)), ("c0", (B, H))), (("b_ih", (GH,)), ("b_hh", (GH,)))
-    return *states, ("w_ih", (GH, I)), ("w_hh", (GH, P)), *biases, ("w_hr", (P, H))
