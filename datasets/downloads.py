@@ -74,6 +74,7 @@ def _fetch_rest(url: str, part: Path) -> bool:
     try:
         response = urllib.request.urlopen(request, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
+        error.close()  # it is a response, with a socket of its own
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
             return True  # nothing beyond; the checksum tells whether it is the file
         raise

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bppsa_lightning import planner
+from bppsa_lightning.planner import cost_pruned
 
 HERE = Path(__file__).parent
 
@@ -19,6 +20,12 @@ SLOW = (
     "csrc/test_emulation.py",
     "csrc/test_emulation_jacobians.py",
     "csrc/test_emulation_recurrent.py",
+    "experiments/test_benchmark_recurrent.py",
+    "experiments/test_bitstream_rnn.py",
+    "experiments/test_irmas_gru.py",
+    "experiments/test_pruned.py",
+    "experiments/test_sweep.py",
+    "experiments/test_wandb.py",
     "test_ddp.py",
 )
 
@@ -30,7 +37,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.relative_to(HERE).as_posix().startswith(SLOW):
             item.add_marker("slow")
-        if not item.get_closest_marker("gpu"):
+        if not (item.get_closest_marker("gpu") or item.get_closest_marker("slow")):
             functions[item.path, item.originalname].append(item)
     for cases in functions.values():
         for item in {*cases} - {*quick_cases(cases)}:
@@ -70,3 +77,10 @@ def accelerate_everything(monkeypatch):
         ask(request)
 
     monkeypatch.setattr(planner, "fallback_reason", accelerate)
+
+
+@pytest.fixture
+def every_layer_is_sparse(monkeypatch):
+    """Pruned layers run sparse whatever their size: results count, not which way is faster."""
+    plan = cost_pruned.PrunedPlan(True, 1.0, 2.0, "for the test")
+    monkeypatch.setattr(cost_pruned, "choose", lambda request: plan)

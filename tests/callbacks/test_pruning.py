@@ -17,17 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bppsa_lightning as bl
 from bppsa_lightning import pruned
-from bppsa_lightning.planner import cost_pruned as cost
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
-]
-
-
-@pytest.fixture(autouse=True)
-def every_layer_is_sparse(monkeypatch):
-    monkeypatch.setattr(cost, "choose", lambda *_: cost.PrunedPlan(True, 1.0, 2.0, "for the test"))
+pytestmark = pytest.mark.usefixtures("every_layer_is_sparse")
 
 
 class Network(pl.LightningModule):

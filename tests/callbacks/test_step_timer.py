@@ -17,11 +17,7 @@ PARTS = {"forward", "backward", "optimizer", "rest"}
 FIGURES = PARTS | {"step", "data"}
 NAMES = {f"seconds/{figure}" for figure in FIGURES | {"elapsed"}}
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
-    pytest.mark.parametrize("strategy", ["auto", "bppsa"]),
-]
+pytestmark = pytest.mark.parametrize("strategy", ["auto", "bppsa"])
 
 
 def assert_consistent(timer, steps, backward=True):

@@ -310,7 +310,7 @@ def published(server, monkeypatch, tmp_path):
 def test_irmas_is_downloaded_if_asked_for_and_once(server, tmp_path, monkeypatch):
     pytest.importorskip("librosa", reason="the audio extra brings librosa")
     published(server, monkeypatch, tmp_path)
-    settings = {"val_split": 0.25, "test_split": 0.25}
+    settings = {"val_split": 0.25, "test_split": 0.25, "prepare_workers": 1}
     folder = tmp_path / "data"
     with pytest.raises(FileNotFoundError, match="download=True"):
         IRMASDataModule(folder, **settings).prepare_data()

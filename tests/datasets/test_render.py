@@ -132,6 +132,7 @@ def test_same_seed_same_bytes_in_any_process_and_a_smaller_corpus_is_a_part(
         assert (corpus / file).read_bytes() == (tmp_path / "small" / file).read_bytes(), file
 
 
+@pytest.mark.slow
 def test_a_whole_corpus_is_recognised_and_a_damaged_one_rendered_again(corpus, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(corpus, folder)

@@ -1,135 +1,26 @@
 """Chains over depth: gradients against autograd; what is left alone; training features."""
 
 import copy
-import pickle
 
-import lightning.pytorch as pl
 import pytest
 import torch
-import torch.nn.functional as F
 from support.cases import DEVICES, relative_error
-from support.helpers import fit
+from support.stacks import (
+    ALGORITHMS,
+    MODELS,
+    VGG,
+    assert_same,
+    conv1d,
+    eval_dropout,
+    gradients,
+    lenet,
+    pair,
+)
 from torch import nn
 from torch.nn.utils import prune
-from torch.utils.data import DataLoader, TensorDataset
 
 import bppsa_lightning as bl
 from bppsa_lightning.depth.stack import FeedforwardChain
-
-
-def lenet():
-    return nn.Sequential(
-        nn.Conv2d(3, 6, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(),
-        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84),
-        nn.Tanh(), nn.Linear(84, 10),
-    )  # fmt: skip
-
-
-class VGG(nn.Module):
-    """The shape of torchvision's VGG-11, `width` times as wide."""
-
-    def __init__(self, width=1 / 16, batch_norm=False, dropout=0.5):
-        super().__init__()
-        layers, channels = [], 3
-        for v in (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M"):
-            if v == "M":
-                layers.append(nn.MaxPool2d(2, 2))
-                continue
-            out = int(v * width)
-            layers.append(nn.Conv2d(channels, out, 3, padding=1))
-            layers += [nn.BatchNorm2d(out)] * batch_norm + [nn.ReLU(inplace=True)]
-            channels = out
-        self.features = nn.Sequential(*layers)
-        self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
-        self.classifier = nn.Sequential(
-            nn.Linear(channels, 64), nn.ReLU(True), nn.Dropout(dropout), nn.Linear(64, 10)
-        )
-
-    def forward(self, x):
-        return self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))
-
-
-def everything():
-    """Every supported layer, one stack within another."""
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3, stride=2, padding=1, dilation=1), nn.LeakyReLU(0.2, inplace=True),
-        nn.Sequential(
-            nn.Conv2d(4, 6, (3, 2), padding=(1, 0), groups=2, bias=False),
-            nn.Sigmoid(), nn.BatchNorm2d(6).eval(), nn.SiLU(inplace=True), nn.Identity(),
-        ),
-        nn.MaxPool2d(3, 2, 1), nn.GELU(), nn.Dropout(0.3), nn.AdaptiveAvgPool2d((3, 4)),
-        nn.GELU("tanh"), nn.AvgPool2d(2, 1, 1, count_include_pad=False), nn.Flatten(),
-        nn.Linear(6 * 4 * 5, 7, bias=False), nn.ReLU(), nn.BatchNorm1d(7, affine=False).eval(),
-    )  # fmt: skip
-
-
-def conv1d():
-    return nn.Sequential(
-        nn.Conv1d(3, 4, 3, padding="same"), nn.Tanh(), nn.BatchNorm1d(4).eval(), nn.ReLU(),
-        nn.Conv1d(4, 2, 5, 2, groups=2), nn.Flatten(), nn.Dropout(0.4), nn.Linear(12, 3),
-    )  # fmt: skip
-
-
-def all_dropped():
-    return nn.Sequential(
-        nn.Linear(5, 6), nn.ReLU(), nn.Dropout(1.0), nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 2)
-    )
-
-
-MODELS = {
-    "lenet": (lenet, (3, 3, 32, 32)),
-    "vgg": (VGG, (2, 3, 32, 32)),
-    "everything": (everything, (2, 3, 11, 13)),
-    "conv1d": (conv1d, (3, 3, 16)),
-    "all dropped": (all_dropped, (3, 5)),
-}
-ALGORITHMS = [("linear", 0), ("blelloch", 1), ("blelloch", 2), ("blelloch", 9)]
-
-
-def eval_dropout(model):
-    """Masks differ between dtypes."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.eval()
-    return model
-
-
-def gradients(model, x, seed=0):
-    """Output, and the gradients of input and parameters of a loss that reads all outputs."""
-    x = x.clone().requires_grad_()
-    model.zero_grad()
-    torch.manual_seed(seed)  # the dropout masks
-    y = model(x)
-    generator = torch.Generator().manual_seed(1)
-    y.backward(torch.randn(y.shape, dtype=torch.float64, generator=generator).to(y))
-    named = {name: p.grad for name, p in model.named_parameters()}
-    return {"output": y.detach(), "input": x.grad, **named}
-
-
-def pair(make, algorithm, levels, dtype=torch.float64, budget=2**30, device="cpu"):
-    torch.manual_seed(0)
-    stock = make().to(device, dtype)
-    for m in stock.modules():
-        if isinstance(m, nn.modules.batchnorm._BatchNorm):
-            m.running_mean.normal_()
-            m.running_var.uniform_(0.5, 2)
-    ours = make().to(device, dtype)  # a pruned module cannot be copied
-    ours.load_state_dict(stock.state_dict())
-    chains = bl.attach(ours, algorithm)
-    for chain in chains:
-        chain.levels, chain.budget = levels, budget
-    return stock, ours, chains
-
-
-def assert_same(found, wanted, tolerance):
-    assert found.keys() == wanted.keys()
-    for name, want in wanted.items():
-        have = found[name]
-        assert (have is None) == (want is None), name
-        if want is not None:
-            assert have.shape == want.shape and have.dtype == want.dtype, name
-            nothing = float(want.abs().max()) < 1e-13  # what cancels: a bias before batch norm
-            assert relative_error(have, want.double()) < tolerance or nothing, name
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -169,6 +60,7 @@ def test_float32_errs_at_most_twice_as_much_as_pytorch(name, algorithm, levels):
     assert all(sorted(found)[len(found) // 2] <= 2 for found in ratios.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept, algorithm", [(0.03, "blelloch"), (1.0, "linear")])
 def test_vgg11_in_full_width(kept, algorithm):
     def make():
@@ -315,113 +207,3 @@ def test_plans_serve_smaller_batches_and_are_not_hoarded():
     for length in range(5, 45):
         convolutions(torch.randn(1, 3, length)).sum().backward()
     assert 0 < len(chain.scans) <= 16 and len(chain._layers) <= 34
-
-
-def test_second_derivatives():
-    stock, ours, _ = pair(everything, "blelloch", 2)
-    x = torch.randn(2, 3, 11, 13, dtype=torch.float64)
-    seconds = []
-    for model in (stock, ours):
-        torch.manual_seed(0)
-        xs = x.clone().requires_grad_()
-        (g,) = torch.autograd.grad(model(xs).sin().sum(), xs, create_graph=True)
-        g.square().sum().backward()
-        seconds.append({n: p.grad for n, p in model.named_parameters()} | {"input": xs.grad})
-    assert_same(seconds[1], seconds[0], 1e-9)
-
-
-def test_calls_that_are_handed_over():
-    model = lenet()
-    (chain,) = bl.attach(model, "linear")
-    x = torch.randn(2, 3, 32, 32)
-    with torch.no_grad():
-        assert not model(x).requires_grad
-    with torch.autocast("cpu", torch.bfloat16):
-        model(x)
-    assert "autocast" in chain.reason
-    torch.func.vmap(lambda x: model(x[None]))(x)
-    assert "torch.func" in chain.reason
-    unbatched = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3))
-    (chain,) = bl.attach(unbatched, "blelloch")
-    assert unbatched(x[0]).shape == (2, 28, 28) and chain.fallback_calls == 1
-    with pytest.raises(RuntimeError):
-        model(torch.randn(2, 3, 5, 5))
-
-
-def test_hooks_run_and_their_layers_are_not_scanned():
-    stock, ours, (chain,) = pair(lenet, "linear", 0)
-    seen = []
-    for model in (stock, ours):
-        model[4].register_forward_hook(lambda m, i, o: seen.append(m) or o * 2)
-    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
-    assert_same(gradients(ours, x), gradients(stock, x), 1e-10)
-    assert len(seen) == 2
-
-
-def test_copies_pickles_and_detaching():
-    stock, ours, (chain,) = pair(lenet, "blelloch", 2)
-    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
-    wanted = gradients(stock, x)
-    gradients(ours, x)
-    for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
-        assert_same(gradients(other, x), wanted, 1e-10)
-        assert other.__dict__["forward"].calls == 2 and chain.calls == 1
-    assert ours.state_dict().keys() == stock.state_dict().keys()
-    bl.detach(ours)
-    assert "forward" not in ours.__dict__
-    assert_same(gradients(ours, x), wanted, 1e-13)
-
-
-def test_an_output_changed_in_place_has_the_gradient_of_the_change():
-    """A chain keeps its states for itself; PyTorch's layer keeps its output, and refuses."""
-    stock = nn.Sequential(nn.Linear(3, 3), nn.Identity(), nn.Tanh())
-    ours = copy.deepcopy(stock)
-    (chain,) = bl.attach(ours, "linear")
-    x = torch.linspace(-1, 1, 6).view(2, 3).requires_grad_()
-    (wanted,) = torch.autograd.grad(F.relu(stock(x)).sum(), x)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        F.relu_(stock(x)).sum().backward()
-    (found,) = torch.autograd.grad(F.relu_(ours(x)).sum(), x)
-    assert relative_error(found, wanted) < 1e-6 and wanted.any() and chain.calls == 1
-
-
-class Digits(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
-        self.head = nn.Sequential(nn.Linear(36, 8), nn.Dropout(0.2), nn.Tanh(), nn.Linear(8, 3))
-        self.losses = []
-
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        loss = F.cross_entropy(self.head(self.features(x)), y)
-        self.losses.append(loss.item())
-        return loss
-
-    def on_after_backward(self):
-        if isinstance(self.trainer.strategy, bl.BPPSAStrategy):
-            assert [cell for cell, *_ in self.trainer.strategy.scans] == ["layers", "layers"]
-
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=0.01)
-
-
-@pytest.mark.parametrize("algorithm", ["linear", "blelloch"])
-def test_trains_under_the_strategy_as_without_it(algorithm):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(32, 1, 8, 8, generator=generator)
-    y = torch.randint(3, (32,), generator=generator)
-    loader = DataLoader(TensorDataset(x, y), batch_size=4)
-    stock = fit("auto", Digits, loader=loader, max_steps=8)
-    ours = fit(bl.BPPSAStrategy(algorithm), Digits, loader=loader, max_steps=8)
-    assert ours.losses == pytest.approx(stock.losses, rel=1e-5) and len(ours.losses) == 8
-    assert algorithm in ours.trainer.strategy.explanation
-    assert all("forward" not in m.__dict__ for m in ours.modules())
-
-
-def test_compiled_models_take_pytorch_s_path():
-    torch._dynamo.reset()
-    stock, ours, (chain,) = pair(lenet, "blelloch", 2)
-    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
-    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
-    assert relative_error(compiled(x), stock(x)) < 1e-12 and chain.calls == 0

@@ -10,7 +10,8 @@ import math
 
 import pytest
 import torch
-from support.cases import DEVICES, DTYPES, SHAPES, plans, relative_error
+from support.cases import DEVICES, DTYPES, plans, relative_error
+from support.diagonal import MANY, adjoint_oracle, chain, each_hard_plan, each_real, layouts, scan
 from support.emulation import compiled, name_of, numbers, pointers
 
 import bppsa_lightning as bl
@@ -18,48 +19,6 @@ from bppsa_lightning import planner
 from bppsa_lightning.ops import diagonal_scan, linear_recurrence
 from bppsa_lightning.planner import choose
 from bppsa_lightning.reference import diagonal_scan as oracle
-from bppsa_lightning.reference import linear_recurrence as recurrence_oracle
-
-MANY = [*SHAPES, (20, 7, 129), (70, 3, 64)]
-
-
-def scan(decay, grad, algorithm, chunk=0, levels=0, adjoint=False):
-    return torch.ops.bppsa.diagonal_scan(decay, grad, algorithm, chunk, levels, adjoint)
-
-
-def adjoint_oracle(decay, grad):
-    return oracle(decay.flip(0), grad.flip(0)).flip(0)
-
-
-def chain(T, B, H, dtype=torch.float64, device="cpu", seed=0):
-    """decay (T, B, H) in -1 … 1, grad (T+1, B, H)."""
-    generator = torch.Generator().manual_seed(seed)
-    decay = torch.rand(T, B, H, dtype=torch.float64, generator=generator) * 2 - 1
-    grad = torch.randn(T + 1, B, H, dtype=torch.float64, generator=generator)
-    return decay.to(device, dtype), grad.to(device, dtype)
-
-
-def layouts(decay, grad):
-    """The same numbers under other strides; then numbers that only strides of 0 can repeat."""
-    yield "contiguous", decay, grad
-    batch_first = [t.transpose(0, 1).contiguous().transpose(0, 1) for t in (decay, grad)]
-    yield "batch first", *batch_first
-    time_last = [t.permute(1, 2, 0).contiguous().permute(2, 0, 1) for t in (decay, grad)]
-    yield "time last", *time_last
-    yield "mixed", decay, batch_first[1]
-    wide = [torch.full((*t.shape, 3), math.nan).to(t) for t in (decay, grad)]
-    spread = [w[..., 1].copy_(t) for w, t in zip(wide, (decay, grad))]
-    yield "spread", *spread
-    if decay.numel():
-        yield "one decay a sample", decay[..., :1].expand(decay.shape), grad
-        yield "one decay a state", decay[:, :1].expand(decay.shape), grad
-        yield "constant decay", decay[:1, :1].expand(decay.shape), grad
-        yield "constant grad", decay, grad[:1].expand(grad.shape)
-        yield (
-            "one number",
-            decay[:1, :1, :1].expand(decay.shape),
-            grad[:1, :1, :1].expand(grad.shape),
-        )
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -138,7 +97,7 @@ def test_opcheck(plan, dtype, adjoint):
 @pytest.mark.parametrize(
     "function, dynamic, backend",
     [
-        (diagonal_scan, True, "inductor"),
+        pytest.param(diagonal_scan, True, "inductor", marks=pytest.mark.slow),
         (diagonal_scan, False, "aot_eager"),
         (linear_recurrence, True, "aot_eager"),
         (linear_recurrence, False, "aot_eager"),
@@ -157,52 +116,6 @@ def test_compiles_whole(function, dynamic, backend):
         assert relative_error(found, wanted) < 1e-13
         pairs = zip(*(torch.autograd.grad(y.sum(), inputs) for y in (found, wanted)))
         assert all(relative_error(a, b) < 1e-12 for a, b in pairs)
-
-
-# --- linear_recurrence -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("with_initial", [False, True])
-@pytest.mark.parametrize("T", [1, 2, 30])
-def test_linear_recurrence_equals_the_loop(T, with_initial, dtype, device):
-    decay, x = chain(T, 3, 5, dtype, device)
-    x = x[1:].clone()
-    initial = torch.linspace(-1, 1, 15).view(3, 5).to(x) if with_initial else None
-    for algorithm in planner.ALGORITHMS:
-        found = linear_recurrence(decay, x, initial, algorithm)
-        wide = [None if t is None else t.double() for t in (decay, x, initial)]
-        assert relative_error(found, recurrence_oracle(*wide)) < DTYPES[dtype]
-        assert found.dtype == dtype and found.is_contiguous()
-
-
-@pytest.mark.parametrize("shape", [(6, 2, 3), (3,), (2, 1), (6, 1, 3), ()], ids=str)
-def test_linear_recurrence_broadcasts_decay_and_is_differentiable_twice(shape):
-    generator = torch.Generator().manual_seed(1)
-    decay, x, initial = (
-        torch.randn(s, dtype=torch.float64, generator=generator, requires_grad=True)
-        for s in (shape, (6, 2, 3), (2, 3))
-    )
-    wanted = recurrence_oracle(decay.expand(6, 2, 3), x, initial)
-    assert relative_error(linear_recurrence(decay, x, initial), wanted) < 1e-14
-    assert torch.autograd.gradcheck(linear_recurrence, (decay, x, initial))
-    assert torch.autograd.gradgradcheck(linear_recurrence, (decay, x, initial))
-    assert torch.autograd.gradcheck(linear_recurrence, (decay, x))
-
-
-def test_linear_recurrence_reads_batch_first_data_where_it_lies():
-    decay, x = torch.rand(4, 30, 5), torch.randn(4, 30, 5)
-    found = linear_recurrence(decay.transpose(0, 1), x.transpose(0, 1))
-    wanted = recurrence_oracle(*(t.transpose(0, 1).double() for t in (decay, x)))
-    assert relative_error(found, wanted) < 1e-6
-
-
-# --- range -----------------------------------------------------------------------------------
-
-HARD = [("linear",), ("chunked", 32), ("chunked", 700), ("blelloch", 0, 5), ("blelloch", 0, 11)]
-each_hard_plan = pytest.mark.parametrize("plan", HARD, ids=str)
-each_real = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 
 
 @each_hard_plan

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 from support.cases import SHAPES, chain, plans, relative_error, with_capability
+from support.diagonal import MANY
 from support.helpers import assert_close
 from support.recurrent_layers import ALGORITHMS, CELLS, cotangents, draw, ours, results, true
+from support.sparse_layers import CONVOLUTIONS, DTYPES
 
 import bppsa_lightning as bl
 from bppsa_lightning import planner
@@ -31,6 +33,10 @@ def test_lower_instruction_sets_give_the_same_results(level):
         pytest.skip("not an x86-64 machine")
     if here < level:
         pytest.skip(f"this machine is below {level}")
+    if here == level:  # no process needed
+        for check in CHECKS.values():
+            check()
+        return
     tests = str(Path(__file__).parents[1])
     path = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])
     ran = subprocess.run(
@@ -41,6 +47,30 @@ def test_lower_instruction_sets_give_the_same_results(level):
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     assert ran.stdout.split() == [level.replace("-", "_"), *CHECKS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", ["x86_64_v2", "v2", "newest"])
+def test_the_instruction_set_is_named_in_several_ways_and_a_wrong_name_is_said(wanted):
+    if not bl.ops.cpu_capability().startswith("x86"):
+        pytest.skip("not an x86-64 machine")
+    (library,) = (file for folder in bl.__path__ for file in Path(folder).glob("_C.so"))
+    script = f"""
+import torch
+torch.ops.load_library({str(library)!r})
+print(torch.ops.bppsa.cpu_capability())
+"""
+
+    def printed(level):
+        environment = with_capability(level)
+        if level is None:  # these tests themselves may run at a lower one
+            del environment["BPPSA_CPU_CAPABILITY"]
+        command = [sys.executable, "-c", script]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    ran, known = printed(wanted), wanted.endswith("v2")
+    assert ran.stdout.strip() == ("x86_64_v2" if known else printed(None).stdout.strip())
+    assert (f"BPPSA_CPU_CAPABILITY: found '{wanted}', wanted" in ran.stderr) != known
 
 
 def reverse_scan():
@@ -63,7 +93,7 @@ def reverse_scan():
 def diagonal_scan():
     from ops import test_diagonal_scan as tests
 
-    for shape in tests.MANY[-4:]:
+    for shape in MANY[-4:]:
         for dtype in (torch.float32, torch.bfloat16):
             tests.test_every_plan_and_layout_equals_the_oracle(shape, dtype, "cpu")
 
@@ -92,8 +122,8 @@ def sparse_layers():
     from ops import test_sparse as tests
 
     for name in ("vgg", "odd", "strided", "dilated, strided", "one sample"):
-        case = tests.CONVOLUTIONS[name]
-        for dtype in tests.DTYPES:
+        case = CONVOLUTIONS[name]
+        for dtype in DTYPES:
             tests.test_results_and_gradients_are_those_of_the_dense_layer(case, dtype)
             if name in ("odd", "strided"):
                 tests.test_followed_by_relu_and_pooling(case, dtype, True, False)

@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -214,6 +215,7 @@ def judge(case):
     return ("wrong", wrong) if wrong else ("right at a second look", {})
 
 
+@pytest.mark.slow
 def test_random_cases():
     verdicts, wrong = Counter(), []
 

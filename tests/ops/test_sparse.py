@@ -6,6 +6,23 @@ The judge is the dense layer of PyTorch in float64, its weight multiplied by the
 import pytest
 import torch
 from support.cases import relative_error
+from support.sparse_layers import (
+    DENSITIES,
+    DTYPES,
+    FOLLOWERS,
+    LAYOUTS,
+    dense_conv2d,
+    each_convolution,
+    each_dtype,
+    each_follower,
+    followed,
+    gradients,
+    leaves,
+    mask_of,
+    pools,
+    random,
+    settings,
+)
 from torch.nn import functional as F
 
 from bppsa_lightning.ops import (
@@ -13,83 +30,7 @@ from bppsa_lightning.ops import (
     run_sparse_layer,
     sparse_conv2d,
     sparse_linear,
-    surviving,
 )
-
-# samples, channels in, out, groups, image, kernel, stride, padding, dilation: a vector's multiple,
-# less than a vector, one sample, samples that no vector divides, an image of one pixel, phases
-# that no tap reaches, padding beyond the kernel.
-CONVOLUTIONS = {
-    "vgg": (32, 5, 7, 1, (8, 8), (3, 3), 1, 1, 1),
-    "one pixel": (32, 9, 6, 1, (1, 1), (3, 3), 1, 1, 1),
-    "one sample": (1, 4, 5, 1, (9, 11), (3, 3), 1, 1, 1),
-    "odd": (19, 3, 4, 1, (5, 6), (2, 3), 1, (0, 1), 1),
-    "few": (3, 2, 3, 1, (2, 2), (1, 1), 1, 0, 1),
-    "strided": (8, 4, 6, 1, (9, 8), (3, 2), (2, 3), (1, 0), 1),
-    "phases": (16, 3, 4, 1, (7, 7), (1, 2), 3, 0, 1),
-    "dilated": (4, 3, 4, 1, (11, 12), (3, 3), 1, (2, 3), (2, 3)),
-    "dilated, strided": (7, 3, 4, 1, (12, 12), (3, 3), (2, 3), 2, (3, 2)),
-    "groups": (20, 6, 9, 3, (6, 5), (3, 3), 1, 1, 1),
-    "depthwise": (16, 8, 8, 8, (7, 6), (3, 3), 2, 1, 1),
-    "wide padding": (5, 2, 3, 1, (4, 3), (2, 2), (1, 2), 4, 1),
-    "uneven padding": (17, 3, 4, 1, (6, 7), (2, 4), 1, (0, 1, 1, 2), 1),
-    "many samples": (150, 3, 4, 1, (3, 3), (3, 3), 1, 1, 1),
-}
-DENSITIES = (0.0, 0.03, 0.3, 1.0)
-DTYPES = {torch.float64: 1e-13, torch.float32: 4e-6}
-LAYOUTS = {
-    "contiguous": lambda x: x,
-    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
-    "samples innermost": lambda x: x.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2),
-    "spread": lambda x: torch.stack([x, x], -1)[..., 1],
-}
-each_convolution = pytest.mark.parametrize("case", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
-each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-# ReLU, pooling: what may follow in the same pass.
-FOLLOWERS = {"relu": (True, False), "pool": (False, True), "relu, pool": (True, True)}
-each_follower = pytest.mark.parametrize("relu, pool", FOLLOWERS.values(), ids=FOLLOWERS)
-
-
-def settings(case):
-    B, C, O, groups, size, kernel, stride, padding, dilation = case
-    return (B, C, *size), (O, C // groups, *kernel), (stride, padding, dilation, groups)
-
-
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, dtype=torch.float64, generator=generator)
-
-
-def mask_of(shape, density, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(shape, generator=generator) < density
-
-
-def dense_conv2d(x, weight, bias, mask, stride, padding, dilation, groups):
-    if isinstance(padding, tuple) and len(padding) == 4:
-        top, bottom, left, right = padding
-        x, padding = F.pad(x, (left, right, top, bottom)), 0
-    return F.conv2d(x, weight * mask, bias, stride, padding, dilation, groups)
-
-
-def followed(output, relu, pool):
-    output = output.relu() if relu else output
-    return F.max_pool2d(output, 2) if pool else output
-
-
-def pools(case):
-    """Whether a window fits into the output."""
-    x_shape, shape, geometry = settings(case)
-    return min(SparsePattern.of(mask_of(shape, 1), *geometry).output_size(*x_shape[2:])) >= 2
-
-
-def gradients(output, grad, inputs):
-    return (output.detach(), *torch.autograd.grad(output, inputs, grad))
-
-
-def leaves(*tensors, dtype=torch.float64, layout=LAYOUTS["contiguous"]):
-    x, *others = (t.to(dtype) for t in tensors)
-    return [t.detach().requires_grad_() for t in (layout(x), *others)]
 
 
 @each_dtype
@@ -248,6 +189,7 @@ def test_second_derivatives_through_what_follows(relu, pool):
     assert torch.autograd.gradgradcheck(run, (x, weight, bias))
 
 
+@pytest.mark.slow
 @each_convolution
 def test_opcheck(case):
     x_shape, shape, geometry = settings(case)
@@ -314,100 +256,3 @@ def test_float32_is_as_exact_as_pytorch():
         errors[name] = [relative_error(a, b) for a, b in zip(found, wanted)]
     for ours, stock in zip(errors["ours"], errors["stock"]):
         assert ours <= 2 * stock + 1e-7, errors
-
-
-MASK = mask_of((4, 3, 3, 3), 0.3)
-PATTERN = SparsePattern.of(MASK)
-X, WEIGHT, BIAS = random(2, 3, 5, 5), random(4, 3, 3, 3), random(4)
-BAD_LAYERS = {
-    "no tensor": ((3, WEIGHT, PATTERN), TypeError, "x: found int, wanted a torch.Tensor"),
-    "no pattern": ((X, WEIGHT, MASK), TypeError, "pattern: found Tensor, wanted a SparsePattern"),
-    "integers": ((X.long(), WEIGHT, PATTERN), TypeError, "x: found dtype torch.int64"),
-    "other dtype": ((X, WEIGHT.float(), PATTERN), TypeError, "weight: found dtype torch.float32"),
-    "other device": ((X, WEIGHT.to("meta"), PATTERN), ValueError, "weight: found on meta"),
-    "channels": ((X[:, :2], WEIGHT, PATTERN), ValueError, r"x: found shape \(2, 2, 5, 5\), wanted"),
-    "too small": ((X[..., :2], WEIGHT, PATTERN), ValueError, "no smaller than the kernel"),
-    "weight": ((X, WEIGHT[:2], PATTERN), ValueError, r"weight: found shape \(2, 3, 3, 3\), wanted"),
-    "bias": (
-        (X, WEIGHT, PATTERN, BIAS[:3]),
-        ValueError,
-        r"bias: found shape \(3,\), wanted \(4,\)",
-    ),
-}
-BAD_PATTERNS = {
-    "no tensor": (([1],), TypeError, "mask: found list, wanted a torch.Tensor"),
-    "dimensions": ((MASK[0],), ValueError, r"mask: found shape \(3, 3, 3\), wanted"),
-    "groups": ((MASK, 1, 0, 1, 3), ValueError, "groups: found 3, wanted a divisor of the 4"),
-    "stride": ((MASK, 0), ValueError, "stride: found 0, wanted 1 or 2 of at least 1"),
-    "stride type": ((MASK, 1.5), TypeError, "stride: found 1.5, wanted integers"),
-    "padding": (
-        (MASK, 1, (1, 2, 3)),
-        ValueError,
-        r"padding: found \(1, 2, 3\), wanted 1 or 2 or 4",
-    ),
-    "dilation": ((MASK, 1, 0, (1, 0)), ValueError, r"dilation: found \(1, 0\)"),
-}
-
-
-@pytest.mark.parametrize("arguments, error, message", BAD_LAYERS.values(), ids=BAD_LAYERS)
-def test_bad_layers_name_argument_found_and_wanted(arguments, error, message):
-    with pytest.raises(error, match=message):
-        sparse_conv2d(*arguments)
-
-
-LINEAR = SparsePattern.of(torch.eye(4))
-BAD_CALLS = {
-    "linear pattern": (
-        lambda: sparse_linear(torch.zeros(2, 3), torch.zeros(4, 3), PATTERN),
-        ValueError,
-        r"pattern: found that of a convolution, with a weight of \(4, 3, 3, 3\), .* \(O, C\) mask",
-    ),
-    "linear pattern type": (
-        lambda: sparse_linear(torch.zeros(2, 3), torch.zeros(4, 3), torch.eye(4)),
-        TypeError,
-        "pattern: found Tensor, wanted a SparsePattern",
-    ),
-    "linear x": (
-        lambda: sparse_linear(torch.zeros(2, 5), torch.zeros(4, 4), LINEAR),
-        ValueError,
-        r"x: found shape \(2, 5\), wanted \(\.\.\., 4\)",
-    ),
-    "linear x type": (
-        lambda: sparse_linear([1.0], torch.zeros(4, 4), LINEAR),
-        TypeError,
-        "x: found list, wanted a torch.Tensor",
-    ),
-    "linear weight": (
-        lambda: sparse_linear(torch.zeros(2, 4), torch.zeros(4, 5), LINEAR),
-        ValueError,
-        r"weight: found shape \(4, 5\), wanted \(4, 4\) or \(4,\)",
-    ),
-    "surviving shape": (
-        lambda: surviving(torch.zeros(9, 9), LINEAR),
-        ValueError,
-        r"weight: found shape \(9, 9\), wanted \(4, 4, 1, 1\) or \(4, 4\)",
-    ),
-    "surviving dtype": (
-        lambda: surviving(torch.zeros(4, 4).half(), LINEAR),
-        TypeError,
-        "weight: found dtype torch.float16, wanted float32 or float64",
-    ),
-    "dense shape": (
-        lambda: LINEAR.dense(torch.zeros(9)),
-        ValueError,
-        r"values: found shape \(9,\), wanted \(4,\)",
-    ),
-    "dense type": (lambda: LINEAR.dense([1.0]), TypeError, "values: found list, wanted a torch"),
-}
-
-
-@pytest.mark.parametrize("call, error, message", BAD_CALLS.values(), ids=BAD_CALLS)
-def test_bad_calls_name_argument_found_and_wanted(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
-
-
-@pytest.mark.parametrize("arguments, error, message", BAD_PATTERNS.values(), ids=BAD_PATTERNS)
-def test_bad_patterns_name_argument_found_and_wanted(arguments, error, message):
-    with pytest.raises(error, match=message):
-        SparsePattern.of(*arguments)

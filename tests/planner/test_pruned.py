@@ -34,12 +34,9 @@ def test_more_weights_never_turn_a_dense_layer_sparse():
 
 
 def test_the_reason_names_density_and_the_rival():
-    assert plan(128, 64, 3, 0.03, 32, 8).reason.startswith(
-        "3.0% of the weights left; dense would take"
-    )
-    assert plan(128, 64, 3, 1.0, 32, 8).reason.startswith(
-        "100.0% of the weights left; sparse would take"
-    )
+    few, all = (plan(128, 64, 3, density, 32, 8).reason for density in (0.03, 1.0))
+    assert few.startswith("3.0% of the weights left; dense would take")
+    assert all.startswith("100.0% of the weights left; sparse would take")
 
 
 @pytest.mark.parametrize("size", [(0, 8), (3, 1)])

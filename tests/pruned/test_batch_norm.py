@@ -11,7 +11,6 @@ from torch.nn.utils import prune
 
 import bppsa_lightning as bl
 from bppsa_lightning.ops import batch_norm
-from bppsa_lightning.planner import cost_pruned as cost
 from bppsa_lightning.pruned import LayoutLayer
 
 
@@ -134,11 +133,6 @@ def assert_same(found, wanted):
         have = found[name]
         assert have.dtype == want.dtype, name
         assert relative_error(have.double(), want.double()) < 1e-10, name
-
-
-@pytest.fixture
-def every_layer_is_sparse(monkeypatch):
-    monkeypatch.setattr(cost, "choose", lambda *_: cost.PrunedPlan(True, 1.0, 2.0, "for the test"))
 
 
 def used(monkeypatch):

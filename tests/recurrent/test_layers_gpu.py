@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from recurrent.test_options import (
+from support.cases import needs_gpu, relative_error
+from support.recurrent_modules import (
     CELLS,
     OPTIONS,
     Summed,
@@ -23,8 +24,7 @@ from recurrent.test_options import (
     scanned,
     tensor,
 )
-from recurrent.test_options import build as build_module
-from support.cases import needs_gpu, relative_error
+from support.recurrent_modules import build as build_module
 from torch import nn
 
 import bppsa_lightning as bl

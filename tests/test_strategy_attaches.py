@@ -1,0 +1,235 @@
+"""The strategy attaches a model's chains in fit, and only there; what the user attached stays."""
+
+import logging
+import signal
+
+import pytest
+import torch
+from support.helpers import (
+    Classifier,
+    H,
+    I,
+    assert_identical,
+    data,
+    fit,
+    is_attached,
+    stock_training,
+    trainer,
+    weights,
+)
+from support.strategy_models import STOCK, OwnGRU, Stacked, assert_same_training, both
+
+import bppsa_lightning as bl
+
+
+class Attachment(Classifier):
+    """Notes in each kind of step whether the chain is attached; fails in one hook if told to."""
+
+    error, where = None, None
+
+    def __init__(self):
+        super().__init__()
+        self.attached = {}
+
+    def note(self, where):
+        self.attached.setdefault(where, set()).add(is_attached(self.rnn))
+        if where == self.where:
+            raise self.error("stop here")
+
+    def training_step(self, batch, batch_idx):
+        self.note("train")
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch, batch_idx):
+        self.note("validate")
+        self.log("loss", self.loss(batch))
+
+    def test_step(self, batch, batch_idx):
+        self.note("test")
+        self.log("loss", self.loss(batch))
+
+    def predict_step(self, batch, batch_idx):
+        self.note("predict")
+        return self(batch[0])
+
+    def on_fit_start(self):
+        self.note("on_fit_start")
+
+    def on_before_optimizer_step(self, optimizer):
+        self.note("on_before_optimizer_step")
+
+    def on_train_end(self):
+        self.note("on_train_end")
+
+    def teardown(self, stage):
+        self.note("teardown")
+
+    def configure_optimizers(self):
+        self.note("configure_optimizers")
+        return super().configure_optimizers()
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_evaluation_alone_does_not_attach(stage):
+    torch.manual_seed(0)
+    model = Attachment()
+    before = model.rnn.__dict__.copy()
+    getattr(trainer("bppsa"), stage)(model, data())
+    assert model.attached[stage] == {False}
+    assert model.rnn.__dict__.keys() == before.keys()
+
+
+def test_one_trainer_fits_evaluates_and_fits_again():
+    model = Attachment()
+    train = trainer("bppsa", max_epochs=1)
+    for _ in range(2):
+        train.fit(model, data())
+        assert model.attached["train"] == {True}
+        assert not is_attached(model.rnn) and train.strategy.chains == []
+        train.test(model, data(), verbose=False)
+        assert model.attached["test"] == {False}
+        train.fit_loop.max_epochs += 1
+    assert len(model.losses) == 8
+
+
+def test_validation_inside_fit():
+    class Validated(Attachment):
+        def on_validation_epoch_end(self):
+            self.losses.append(float(self.trainer.callback_metrics["loss"]))
+
+    found = []
+    for strategy in (STOCK, "bppsa"):
+        torch.manual_seed(0)
+        model = Validated()
+        trainer(strategy, max_epochs=2, precision="64-true").fit(model, data(), data())
+        assert model.attached["validate"] == {strategy == "bppsa"}
+        found.append(model)
+    assert_same_training(*found)
+
+
+@pytest.fixture
+def interrupts():
+    """Lightning leaves the interrupt signal switched off when it was interrupted itself."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    "where",
+    ["configure_optimizers", "on_fit_start", "validate", "train", "on_before_optimizer_step"]
+    + ["on_train_end", "teardown"],
+)
+@pytest.mark.usefixtures("interrupts")
+def test_the_model_is_detached_whatever_happens(where, error):
+    model = Attachment()
+    model.where, model.error = where, error
+    train = trainer("bppsa")
+    with pytest.raises(SystemExit if error is KeyboardInterrupt else error):
+        train.fit(model, data(), data())
+    assert model.attached[where] == {where != "teardown"}
+    assert "forward" not in model.rnn.__dict__
+    assert train.strategy.chains == []
+    model.where = None
+    trainer("bppsa").fit(model, data())
+    assert model.attached["train"] == {True} and "forward" not in model.rnn.__dict__
+
+
+def test_what_the_user_attached_stays_as_the_user_wants_it():
+    model = Attachment()
+    [chain] = bl.attach(model, "chunked")
+    train = trainer(bl.BPPSAStrategy("blelloch"))
+    train.fit(model, data())
+    assert [plan.algorithm for _, _, plan in train.strategy.scans] == ["chunked"]
+    assert model.rnn.forward is chain and chain.algorithm == "chunked" and chain.calls == 4
+    train.test(model, data(), verbose=False)
+    assert model.attached["test"] == {True}
+    bl.detach(model)
+    assert not is_attached(model.rnn)
+
+
+def test_an_algorithm_for_each_chain():
+    model = Stacked()
+    train = trainer(bl.BPPSAStrategy({"": "linear", "top": "chunked"}))
+    train.fit(model, data())
+    assert [plan.algorithm for _, _, plan in train.strategy.scans] == ["chunked", "linear"]
+
+
+def test_only_what_the_strategy_attached_is_detached():
+    model = Stacked()
+    bl.attach(model.top, "linear")
+    train = trainer(bl.BPPSAStrategy("chunked"))
+    train.fit(model, data())
+    assert sorted(p.algorithm for _, _, p in train.strategy.scans) == ["chunked", "linear"]
+    assert is_attached(model.top) and not is_attached(model.rnn)
+
+
+def test_the_user_may_detach_and_attach_inside_fit():
+    class Undecided(Attachment):
+        def on_train_batch_start(self, batch, batch_idx):
+            if batch_idx == 1:
+                bl.detach(self)
+            elif batch_idx == 2:
+                bl.attach(self, "chunked")
+            elif batch_idx == 3:
+                bl.detach(self)
+
+        def on_after_backward(self):
+            assert bool(self.trainer.strategy.scans) == (len(self.losses) in (1, 3))
+
+    model = fit("bppsa", Undecided)
+    assert len(model.losses) == 4 and model.attached["train"] == {True, False}
+    assert_same_training(stock_training(), model, 1e-4)
+
+
+class NoChain(Classifier):
+    """The same task with a layer that is no chain."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = OwnGRU(I, H, batch_first=True)
+
+    def on_after_backward(self):
+        if isinstance(self.trainer.strategy, bl.BPPSAStrategy):
+            assert self.trainer.strategy.scans == [] == self.trainer.strategy.chains
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (
+            NoChain,
+            "BPPSA accelerates no layer of this model (it supports nn.RNN, nn.GRU, nn.LSTM and "
+            "pruned Conv2d and Linear layers). Not accelerated: rnn (overrides forward)",
+        ),
+        (Classifier, "BPPSA accelerates 1 of 1 recurrent layers: rnn (RNN-tanh)"),
+        (
+            Stacked,
+            "BPPSA accelerates 2 of 3 recurrent layers: rnn (RNN-tanh), top (RNN-tanh). Not "
+            "accelerated: gru (overrides forward). Details: bl.explain(model)",
+        ),
+    ],
+)
+def test_the_strategy_says_what_it_scans(model, said, caplog):
+    logger = logging.getLogger("lightning.pytorch")
+    logger.addHandler(caplog.handler)
+    try:
+        fit("bppsa", model)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert any(record.getMessage().startswith(said) for record in caplog.records)
+
+
+def test_a_model_without_chains_trains_to_the_same_bits():
+    stock, scanned = both(NoChain, max_steps=8)
+    assert stock.losses == scanned.losses
+    assert_identical(weights(scanned), weights(stock))
+
+
+def test_the_explanation_outlives_fit():
+    strategy = bl.BPPSAStrategy(algorithm="chunked")
+    assert strategy.explanation == ""
+    model = fit(strategy, max_steps=2)
+    assert "Classifier: 1 of 1 recurrent layers accelerated" in strategy.explanation
+    assert "chunked" in strategy.explanation and "forward" not in model.rnn.__dict__
