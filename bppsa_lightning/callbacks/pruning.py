@@ -30,10 +30,10 @@ class SparseJacobianPruning(ModelPruning):
     to be faster (CPU; see `bppsa_lightning.explain`), under any strategy. Masks survive a
     checkpoint: a resumed run goes on at the same sparsity.
 
-    Two things differ from ModelPruning. A layer pruned again is judged by its weights as they
-    are (there: as they were in the last forward, before the optimizer's step). And a weight that is
-    masked keeps the value it had then, where stock's momentum and decay still move it; neither has
-    an effect on the network.
+    Arguments have the positions that ModelPruning gives them. Two things differ. A layer pruned
+    again is judged by its weights as they are (there: as they were in the last forward, before the
+    optimizer's step). And a weight that is masked keeps the value it had then, where stock's
+    momentum and decay still move it; neither has an effect on the network.
 
     Args:
         pruning_fn: "l1_unstructured", "random_unstructured", "ln_structured", "random_structured",
@@ -94,20 +94,10 @@ class SparseJacobianPruning(ModelPruning):
         if isinstance(module_names, str):
             raise TypeError(f"module_names: found {module_names!r}, wanted a list of class names")
         super().__init__(
-            pruning_fn,
-            parameters_to_prune=parameters_to_prune,
-            parameter_names=parameter_names,
-            use_global_unstructured=use_global_unstructured,
-            amount=amount,
-            apply_pruning=apply_pruning,
-            make_pruning_permanent=make_pruning_permanent,
-            use_lottery_ticket_hypothesis=use_lottery_ticket_hypothesis,
-            resample_parameters=resample_parameters,
-            pruning_dim=pruning_dim,
-            pruning_norm=pruning_norm,
-            verbose=verbose,
-            prune_on_train_epoch_end=prune_on_train_epoch_end,
-        )
+            pruning_fn, parameters_to_prune, parameter_names, use_global_unstructured, amount,
+            apply_pruning, make_pruning_permanent, use_lottery_ticket_hypothesis,
+            resample_parameters, pruning_dim, pruning_norm, verbose, prune_on_train_epoch_end,
+        )  # fmt: skip
         self.compact = compact
         self.module_names = module_names
         self.explanation = ""

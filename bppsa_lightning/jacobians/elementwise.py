@@ -91,9 +91,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 
 def flatten(
-    input_size: Sequence[int],
-    dtype: torch.dtype | None = None,
-    device: torch.device | str = "cpu",
+    input_size: Sequence[int], dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
 ) -> Tensor:
     """Transposed Jacobian of flatten, or of any reshape: the identity.
 
@@ -124,10 +122,7 @@ def dropout(mask: Tensor, p: float = 0.5, dtype: torch.dtype | None = None) -> T
 
 
 def batch_norm(
-    input_size: Sequence[int],
-    running_var: Tensor,
-    weight: Tensor | None = None,
-    eps: float = 1e-5,
+    input_size: Sequence[int], running_var: Tensor, weight: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
     """Transposed Jacobian of batch normalisation in eval mode: weight / sqrt(running_var + eps).
 

@@ -88,11 +88,7 @@ def _restored(ctx: Any, tensors: list[Tensor | None], differentiable: bool) -> O
 
 
 def _scanned_backward(
-    ctx: Any,
-    operands: Operands,
-    output: Tensor,
-    saved: Tensor,
-    cotangents: Sequence[Tensor | None],
+    ctx: Any, operands: Operands, output: Tensor, saved: Tensor, cotangents: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
     grad_output, grad_h_n, grad_c_n = cotangents
     plan = _plan_of(ctx, operands)

@@ -137,12 +137,11 @@ def run_layer(
     operands, differentiated = _contiguous(operands)
     if not (differentiated and torch.is_grad_enabled()):
         return _forward(cell, *operands, reverse, 0, algorithm)[:3]
-    request = request_of(cell, operands, algorithm)
-    saved = int(planner.saved(request))
     if torch.compiler.is_compiling():  # sizes may be symbols: the backward is planned later
+        saved = int(planner.saved(request_of(cell, operands, algorithm)))
         return torch.ops.bppsa.recurrent(cell, *operands, reverse, saved, algorithm)[:3]
-    plan = plan or planner.plan(request)
-    return RecurrentFunction.apply(cell, *operands, reverse, saved, plan)[:3]
+    plan = plan or planner.plan(request_of(cell, operands, algorithm))
+    return RecurrentFunction.apply(cell, *operands, reverse, plan.saved, plan)[:3]
 
 
 _forward = torch.ops.bppsa.recurrent.default

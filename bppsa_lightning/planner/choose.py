@@ -1,5 +1,6 @@
 """One request, one plan: the cheapest of those that come into question, by the cost models."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -9,6 +10,7 @@ from bppsa_lightning._cells import CELLS
 from bppsa_lightning.planner import cost_cuda, cost_dense, cost_diagonal
 from bppsa_lightning.planner.plan import (
     Plan,
+    Saved,
     as_asked,
     cheapest,
     check_algorithm,
@@ -17,7 +19,7 @@ from bppsa_lightning.planner.plan import (
     units,
     workers,
 )
-from bppsa_lightning.planner.request import DIAGONAL, Request, Saved
+from bppsa_lightning.planner.request import DIAGONAL, Request
 
 
 def plan(request: Request) -> Plan:
@@ -52,12 +54,14 @@ def _plan(request: Request, workers: int) -> Plan:
 
     asked = algorithm != "auto" or levels is not None
     fastest = fastest_on(units(request.device.type, workers))
-    return cheapest(plans, cost, as_asked if asked else fastest)
+    chosen = cheapest(plans, cost, as_asked if asked else fastest)
+    return replace(chosen, saved=saved(request)) if request.cell in CELLS else chosen
 
 
 @lru_cache(maxsize=4096)
 def _plan_recurrent_cuda(request: Request, processors: int, clusters: bool) -> Plan:
-    return cost_cuda.choose(cost_cuda.size_of(request, processors, clusters), request.algorithm)
+    size = cost_cuda.size_of(request, processors, clusters)
+    return replace(cost_cuda.choose(size, request.algorithm), saved=saved(request))
 
 
 @lru_cache(maxsize=64)

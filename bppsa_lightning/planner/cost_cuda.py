@@ -26,14 +26,7 @@ from typing import Any
 
 from bppsa_lightning._cells import CELLS
 from bppsa_lightning.planner.cost_dense import MAX_CHUNK
-from bppsa_lightning.planner.plan import (
-    Plan,
-    ceil_div,
-    cheapest,
-    chunked_plans,
-    max_levels,
-    units,
-)
+from bppsa_lightning.planner.plan import Plan, ceil_div, cheapest, chunked_plans, max_levels, units
 from bppsa_lightning.planner.request import Request
 
 DATA = Path(__file__).parent / "data" / "h200.json"

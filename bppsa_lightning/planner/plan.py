@@ -2,10 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 import torch
 
 ALGORITHMS = ("auto", "linear", "chunked", "blelloch")
+
+
+class Saved(IntEnum):
+    """How much a recurrent forward saves for its backward."""
+
+    NOTHING = 0
+    STATES = 1  # what the gates can be computed from again: an LSTM's cells, else only the output
+    GATES = 2
 
 
 @dataclass(frozen=True)
@@ -19,6 +28,7 @@ class Plan:
         seconds: estimated duration: of the scan; of a recurrent layer on CUDA, of the whole
             backward.
         reason: one line for people.
+        saved: what a recurrent layer's forward saves for it.
     """
 
     algorithm: str
@@ -26,6 +36,7 @@ class Plan:
     levels: int = 0
     seconds: float = 0.0
     reason: str = ""
+    saved: Saved = Saved.GATES
 
 
 def workers(device: torch.device) -> int:

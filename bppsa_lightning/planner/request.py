@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import NamedTuple
 
 import torch
@@ -46,11 +45,3 @@ class Request(NamedTuple):
     def state_size(self) -> int:
         """The numbers of a state that the scan carries: on CUDA H, which are projected there."""
         return self.H if self.device.type == "cuda" else self.P or self.H
-
-
-class Saved(IntEnum):
-    """How much a recurrent forward saves for its backward."""
-
-    NOTHING = 0
-    STATES = 1  # what the gates can be computed from again: an LSTM's cells, else only the output
-    GATES = 2

@@ -46,11 +46,13 @@ class RecurrentChain(Chain):
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, Tensor] | None = None
     ) -> Any:
         # First what costs least: such a call is short, and often like the one before it.
-        if self._is_known_fallback(input):
+        compiling = torch.compiler.is_compiling()
+        if not compiling and self._is_known_fallback(input):
             self.fallback_calls += 1
             self.reason = self.last_fallback = self._fallback_reason
             return type(self.module).forward(self.module, input, hx)
-        request = self._request(input)
+        # Under torch.compile sizes may be symbols: the operator plans where they have values.
+        request = None if compiling else self._request(input)
         reason = None if request is None else planner.fallback_reason(request)
         if reason is not None and isinstance(input, Tensor) and input.is_cpu:
             self._fallback_shape, self._fallback_reason = input.shape, reason
@@ -60,7 +62,6 @@ class RecurrentChain(Chain):
         self.record_call(reason)
         if reason is not None:
             return type(self.module).forward(self.module, input, hx)
-        # Under torch.compile sizes may be symbols: the operator plans where they have values.
         self._plan = plan = None if request is None else planner.plan(request)
         self.shape = (*self._steps_and_batch(input), self.config.hidden_size)
         self.device = weights[0].device
@@ -70,8 +71,7 @@ class RecurrentChain(Chain):
 
     def _is_known_fallback(self, input: Any) -> bool:
         return (
-            not torch.compiler.is_compiling()
-            and self._fallback_shape is not None
+            self._fallback_shape is not None
             and input.__class__ is Tensor
             and input.shape == self._fallback_shape
             and input.is_cpu
@@ -112,9 +112,7 @@ class RecurrentChain(Chain):
         return (B, T) if self.module.batch_first else (T, B)
 
     def _request(self, input: Any) -> planner.Request | None:
-        """What the planner is asked for a call; None where its sizes are unknown or wrong."""
-        if torch.compiler.is_compiling():  # sizes may be symbols there, and have no cost
-            return None
+        """What the planner is asked for a call; None where there is nothing to plan."""
         data = input.data if isinstance(input, PackedSequence) else input
         if not isinstance(data, Tensor) or not 2 <= data.dim() <= 3:
             return None

@@ -61,12 +61,13 @@ def unsupported_call(
     device = data.device
     reason = (
         missing_recurrent_kernels(device)
-        or _too_wide_compiled(config, device)
         or _mixed_tensors(data, (*weights, *states))
         or _wrong_shapes(config, module, input, states, weights)
     )
-    if reason is not None or torch.compiler.is_compiling():
+    if reason is not None:
         return reason
+    if torch.compiler.is_compiling():
+        return _too_wide_compiled(config, device)
     if packed and device.type == "cuda" and _is_captured():
         # Their places are copied from the host, from memory that a replay would not find again.
         return "a PackedSequence while a CUDA graph is captured"
@@ -75,7 +76,7 @@ def unsupported_call(
 
 def _too_wide_compiled(config: RecurrentConfig, device: torch.device) -> str | None:
     H = config.hidden_size
-    if device.type != "cuda" or H <= MOST_RESIDENT or not torch.compiler.is_compiling():
+    if device.type != "cuda" or H <= MOST_RESIDENT:
         return None
     return f"under torch.compile at most {MOST_RESIDENT} hidden units on CUDA (found {H})"
 
