@@ -1,17 +1,17 @@
 #pragma once
-// A chain cut into segments, and what the phases of a scan hand to each other of them.
+// What the phases of a scan hand to each other of a chain's segments.
 
+#include "../scan/tree.h"
 #include "numbers.cuh"
 
 namespace bppsa::cuda {
 
-// Segment k covers steps first(k) … last(k) - 1.
-struct Segments {
-  int64_t span, T;
-
-  BPPSA_BOTH int64_t first(int64_t k) const { return k * span; }
-  BPPSA_BOTH int64_t last(int64_t k) const { return smaller((k + 1) * span, T); }
-};
+/// A tree of no more levels than it has use for.
+inline Tree tree_of(int64_t steps, int64_t span, int64_t levels) {
+  Tree tree{{steps, span}, 1};
+  while (tree.levels < levels && tree.roots() > 1) ++tree.levels;
+  return tree;
+}
 
 // The carry of a segment, g at its end: N numbers for each segment k and sample b.
 template <typename T>

@@ -1,4 +1,5 @@
-// The steps of a chain, cut into segments of `span`: segment k is steps (lo(k), hi(k)].
+// The steps of a chain, cut into segments of `span`, which is no longer than the chain: segment k is
+// steps (lo(k), hi(k)].
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@ struct Segments {
   BPPSA_EVERYWHERE int64_t count() const { return steps / span + (steps % span != 0); }
   BPPSA_EVERYWHERE int64_t lo(int64_t k) const { return k * span; }
   BPPSA_EVERYWHERE int64_t hi(int64_t k) const {
-    return steps - lo(k) < span ? steps : lo(k) + span;
+    const int64_t end = (k + 1) * span;
+    return end < steps ? end : steps;
   }
 };
 

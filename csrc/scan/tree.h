@@ -4,12 +4,10 @@
 //
 //   compose       the map of each segment
 //   merge(l)      the up-sweep: node i of level l is segments [i 2^l, (i + 1) 2^l), its map that of
-//   its
-//                 two children, or of a lone one
+//                 its two children, or of a lone one
 //   carry_roots   from root to root, last to first: the gradient that enters each
 //   carry(l)      the down-sweep: the right child takes its parent's carry, the left child that
-//   carry
-//                 across the right one; products of a matrix and a vector only
+//                 carry across the right one; products of a matrix and a vector only
 //   replay        each segment from its carry, writing the true gradients
 //
 // The roots are taken in parts, last to first, and the batch in parts where a part of one root is
@@ -78,8 +76,8 @@ struct TreeParts {
 };
 
 template <class Verbs>
-BPPSA_EVERYWHERE void scan_tree(const Tree& tree, const TreeParts& parts, int64_t batch,
-                                Verbs& verbs) {
+BPPSA_ON_HOST void scan_tree(const Tree& tree, const TreeParts& parts, int64_t batch,
+                             Verbs& verbs) {
   for (int64_t b = 0; b < batch; b += parts.samples)
     for (int64_t end = tree.roots(); end > 0; end -= parts.roots) {
       const TreePart part{end < parts.roots ? 0 : end - parts.roots, end, b,

@@ -1,7 +1,7 @@
 """bl.ops.diagonal_scan and linear_recurrence: the reference, gradients, opcheck, compile, range.
 
-The CUDA kernels are tested on a device, where there is one, and through csrc/cuda/emulator.h, which
-runs their own sources on the host. T steps, B batch, H state.
+The CUDA kernels are tested on a device, where there is one, and through csrc/testing/emulator.h,
+which runs their own sources on the host. T steps, B batch, H state.
 """
 
 import itertools

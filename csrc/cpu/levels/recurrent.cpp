@@ -1,8 +1,6 @@
 // The recurrent layers' kernels of one instruction set: the cell and dtype of a request.
-#include "../../cells/gru.h"
+#include "../../cells/formulas.h"
 #include "../../cells/list.h"
-#include "../../cells/lstm.h"
-#include "../../cells/rnn.h"
 #include "../../recurrent/layer_kernels.h"
 #include "../../simd/numbers.h"
 #include "table.h"

@@ -1,8 +1,6 @@
 // The recurrent layers' kernels of one instruction set, for one cell (BPPSA_CELL, a formula of
 // cells/) and dtype (BPPSA_REAL): a source of its own each, so that they compile side by side.
-#include "../../cells/gru.h"
-#include "../../cells/lstm.h"
-#include "../../cells/rnn.h"
+#include "../../cells/formulas.h"
 #include "../../recurrent/backward.h"
 #include "../../recurrent/forward.h"
 

@@ -1,9 +1,13 @@
 #pragma once
 // The visit of a walk over products: each carry it reaches is stored, until a product is not
-// trusted. Non-finite entries need no test of their own: an infinite one is > huge, a NaN one, and
-// any non-finite b, shows in a row of A c + b.
+// trusted. A product (A, b) is trusted with a carry c only if
+//   - A and b are finite and max|A| <= large,
+//   - A c + b is finite,
+//   - not max|A| < tiny while max|c| > 1: c may bring back what A has lost,
+// with the numbers of scan/trust.h. Non-finite entries need no test of their own: an infinite one
+// is > large, a NaN one, and any non-finite b, shows in a row of A c + b.
 
-#include "../trust.cuh"
+#include "../../scan/trust.h"
 #include "walk.cuh"
 
 namespace bppsa::cuda {
@@ -26,8 +30,8 @@ struct Audit {
   BPPSA_DEVICE void row(int64_t, int, acc_t y) { finite = finite && y - y == 0; }
 
   BPPSA_DEVICE bool close(int64_t node, const acc_t* next) {
-    bool trusted = !__syncthreads_or(!finite || peak > Trusted<acc_t>::huge);
-    if (__syncthreads_and(peak < Trusted<acc_t>::tiny)) {
+    bool trusted = !__syncthreads_or(!finite || peak > TrustedMatrix<acc_t>::large);
+    if (__syncthreads_and(peak < TrustedMatrix<acc_t>::tiny)) {
       trusted = !__syncthreads_or(carry_peak > 1) && trusted;
     }
     if (trusted) {

@@ -33,7 +33,7 @@ BPPSA_DEVICE void carry_group(const DenseChain<scalar_t>& chain, int64_t span,
                               int64_t first, Panes<Acc<scalar_t>>& panes, Acc<scalar_t>* carry,
                               int64_t node_stride) {
   using acc_t = Acc<scalar_t>;
-  const Segments segments{span, chain.T};
+  const Segments segments{chain.T, span};
   const auto store = [&](int64_t node) {
     for (int r = threadIdx.x; r < chain.H; r += blockDim.x) {
       carry[node * node_stride + r] = panes.now[r];
@@ -46,7 +46,7 @@ BPPSA_DEVICE void carry_group(const DenseChain<scalar_t>& chain, int64_t span,
     if (node > first) {
       report_untrusted();
       Silent silent;
-      walk<Shape>(chain, segments.last(node), segments.first(node), panes, silent);
+      walk<Shape>(chain, segments.hi(node), segments.lo(node), panes, silent);
       store(--node);
     }
   }

@@ -180,19 +180,19 @@ __global__ void __launch_bounds__(kComposeThreads, 2)
                    ComposePlan plan, Vectors<scalar_t> out, Carries<Acc<scalar_t>> handoff) {
   const int64_t replays = handoff ? chain.B : 0;
   const int64_t tasks = replays + (products.nodes - 1) * chain.B * plan.panels;
-  const Segments segments{span, chain.T};
+  const Segments segments{chain.T, span};
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     if (task < replays) {
-      replay_segment<Shape>(
-          chain.from_sample(task), out.from_sample(task), chain.T, segments.first(products.nodes),
-          static_cast<const Acc<scalar_t>*>(nullptr), handoff(products.nodes - 1, task));
+      replay_segment<Shape>(chain.from_sample(task), out.from_sample(task), chain.T,
+                            segments.lo(products.nodes), static_cast<const Acc<scalar_t>*>(nullptr),
+                            handoff(products.nodes - 1, task));
     } else {
       // Panels of one (node, sample) are neighbours: they read the same matrices.
       const int64_t e = task - replays, node = e / plan.panels / chain.B + 1;
       const int64_t b = e / plan.panels % chain.B;
       const DenseChain<scalar_t> own = chain.from_sample(b);
       Composer<scalar_t, Shape> composer(own, plan, static_cast<int>(e % plan.panels));
-      composer.compose(segments.last(node), segments.first(node), products(node, b));
+      composer.compose(segments.hi(node), segments.lo(node), products(node, b));
     }
     __syncthreads();  // the next task reuses the shared memory
   }

@@ -36,12 +36,11 @@ template <typename scalar_t, class Shape>
 __global__ void __launch_bounds__(Shape::kWalkThreads, 512 / Shape::kWalkThreads)
     replay_kernel(DenseChain<scalar_t> chain, Vectors<scalar_t> out, int64_t span, int64_t count,
                   Carries<Acc<scalar_t>> carries) {
-  const Segments segments{span, chain.T};
+  const Segments segments{chain.T, span};
   for (int64_t task = blockIdx.x; task < count * chain.B; task += gridDim.x) {
     const int64_t k = task / chain.B, b = task % chain.B;
-    replay_segment<Shape>(chain.from_sample(b), out.from_sample(b), segments.last(k),
-                          segments.first(k), carries ? carries(k, b) : nullptr,
-                          static_cast<Acc<scalar_t>*>(nullptr));
+    replay_segment<Shape>(chain.from_sample(b), out.from_sample(b), segments.hi(k), segments.lo(k),
+                          carries ? carries(k, b) : nullptr, static_cast<Acc<scalar_t>*>(nullptr));
     __syncthreads();  // the next task reuses the shared memory
   }
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "../../requests/scans.h"
+#include "../../scan/tree.h"
 #include "compose.cuh"
 #include "instances.cuh"
 #include "wide_step.cuh"
@@ -33,103 +34,105 @@ void scan_linear(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& out
   replay(chain, out, chain.T, 1, Carries<acc_t>{nullptr, chain.B, chain.H}, launch);
 }
 
-/// Calls run(chain, out) for groups of samples whose scratch, at `bytes` a sample, stays within the
-/// launcher's limit. Groups follow each other in the stream and may share the scratch.
-template <typename scalar_t, class Run>
-void for_sample_groups(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& out,
-                       int64_t most, Run run) {
-  for (int64_t b = 0; b < chain.B; b += most) {
-    DenseChain<scalar_t> group = chain.from_sample(b);
-    group.B = std::min(most, group.B);
-    run(group, out.from_sample(b));
+// The verbs of a tree over segments (scan/tree.h), each a launch. The products of a level are the
+// steps of a dense chain: the level above composes them in segments of two. Node 0 of a level
+// passes its carry to nobody and needs no product.
+template <typename scalar_t>
+class DenseTree {
+ public:
+  using acc_t = Acc<scalar_t>;
+
+  /// replays_last: the tree ends before the chain's last segment, which is replayed beside the
+  /// products: its carry is u[T], and it hands on that of the tree's last node.
+  DenseTree(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& out, const Tree& tree,
+            const ComposePlan& plan, bool replays_last, Launcher& launch)
+      : chain_(chain),
+        out_(out),
+        tree_(tree),
+        plan_(plan),
+        replays_last_(replays_last),
+        launch_(launch) {
+    const int64_t size = (int64_t{chain.H} + 2) * chain.H, nodes = tree.nodes_below(tree.roots());
+    const auto room = static_cast<int64_t>(launch.scratch_limit / (size * sizeof(acc_t)));
+    parts_ = {tree.roots(), std::clamp<int64_t>(room / nodes, 1, chain.B)};
+    scratch_ = launch.template allocate<acc_t>(size * nodes * parts_.samples);
   }
-}
 
-inline int64_t samples_per_group(int64_t bytes, int64_t B, const Launcher& launch) {
-  const int64_t limit = static_cast<int64_t>(launch.scratch_limit);
-  return std::clamp<int64_t>(limit / std::max<int64_t>(bytes, 1), 1, B);
-}
+  void scan() { scan_tree(tree_, parts_, chain_.B, *this); }
 
-// The chunked scan, three launches for N chunks of `chunk` steps each:
-//   1. chunks 1 … N-2 compose their products; beside them chunk N-1, with carry u[T], is replayed;
-//   2. the carries of chunks N-3 … 0, matrix-vector only;
-//   3. chunks 0 … N-2 are replayed.
-// Chunk 0 passes its carry to nobody and needs no product either.
+  void compose(const TreePart& part) {
+    part_ = chain_.from_sample(part.b);
+    part_.B = part.n;
+    products_.clear(), carries_.clear();
+    acc_t* next = scratch_;
+    for (int64_t level = 0; level < tree_.levels; ++level) {
+      products_.push_back({next, tree_.nodes(level), part.n, chain_.H});
+      next += products_[level].nodes * part.n * products_[level].size();
+      carries_.push_back({next, part.n, chain_.H});
+      next += products_[level].nodes * part.n * chain_.H;
+    }
+    cuda::compose(part_, tree_.segments.span, products_[0], plan_, out_.from_sample(part.b),
+                  replays_last_ ? carries_[0] : none(), launch_);
+  }
+
+  void merge(const TreePart&, int64_t level) {
+    const Vectors<acc_t> no_out{nullptr, 0, 0, 0};
+    cuda::compose(chain_of(products_[level - 1]), 2, products_[level], plan_, no_out, none(),
+                  launch_);
+  }
+
+  void carry_roots(const TreePart&) {
+    const int64_t roots = tree_.roots();
+    if (!replays_last_) return pull(tree_.top(), roots, none());
+    if (roots > 1) pull(0, roots, {carries_[0](roots - 1, 0), part_.B, chain_.H});
+  }
+
+  void carry(const TreePart&, int64_t level) { pull(level, 2, carries_[level + 1]); }
+
+  void replay(const TreePart& part) {
+    cuda::replay(part_, out_.from_sample(part.b), tree_.segments.span, tree_.nodes(0), carries_[0],
+                 launch_);
+  }
+
+ private:
+  Carries<acc_t> none() const { return {nullptr, part_.B, chain_.H}; }
+
+  /// The carries of a level's nodes, in groups.
+  void pull(int64_t level, int64_t group, const Carries<acc_t>& incoming) {
+    cuda::carry(part_, tree_.segments.span << level, products_[level], group, incoming,
+                carries_[level], launch_);
+  }
+
+  const DenseChain<scalar_t>& chain_;
+  const Vectors<scalar_t>& out_;
+  const Tree tree_;
+  const ComposePlan plan_;
+  const bool replays_last_;
+  Launcher& launch_;
+  TreeParts parts_;
+  acc_t* scratch_;
+  DenseChain<scalar_t> part_;              // the samples that are worked on
+  std::vector<Products<acc_t>> products_;  // of each level
+  std::vector<Carries<acc_t>> carries_;
+};
+
 template <typename scalar_t>
 void scan_chunked(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& out, int64_t chunk,
                   Launcher& launch) {
-  using acc_t = Acc<scalar_t>;
-  const int H = chain.H;
-  const ComposePlan plan = plan_compose<acc_t>(H, launch.shared_limit);
+  const ComposePlan plan = plan_compose<Acc<scalar_t>>(chain.H, launch.shared_limit);
   // A chunk of one step has nothing to compose; a panel that does not fit belongs to matrices so
   // large that their products cannot pay.
   if (chunk < 2 || chunk >= chain.T || plan.shared == 0) return scan_linear(chain, out, launch);
-
-  const int64_t nodes = ceil_div(chain.T, chunk) - 1;
-  const int64_t product = nodes * H * (H + 1), vectors = nodes * H;
-  const int64_t most = samples_per_group((product + vectors) * sizeof(acc_t), chain.B, launch);
-  acc_t* const scratch = launch.template allocate<acc_t>((product + vectors) * most);
-  for_sample_groups(chain, out, most, [&](const DenseChain<scalar_t>& part, const auto& part_out) {
-    const Products<acc_t> products{scratch, nodes, part.B, H};
-    const Carries<acc_t> carries{scratch + product * most, part.B, H};
-    const Carries<acc_t> incoming{carries(nodes - 1, 0), part.B, H};
-    compose(part, chunk, products, plan, part_out, carries, launch);
-    if (nodes > 1) carry(part, chunk, products, nodes, incoming, carries, launch);
-    replay(part, part_out, chunk, nodes, carries, launch);
-  });
+  const Tree tree{{(chain.T - 1) / chunk * chunk, chunk}, 1};
+  DenseTree<scalar_t>(chain, out, tree, plan, true, launch).scan();
 }
 
-// The Blelloch scan, in its hybrid form: up-sweep over `levels` levels, linear scan over the roots,
-// down-sweep with matrix-vector products only.
-//
-// Node i of level l covers steps [i * 2^l, min((i + 1) * 2^l, T)). The products of a level are the
-// steps of a dense chain, so a level composes the one below it in segments of two, a lone node
-// passing up unchanged, and the carries of all nodes come down the same way: a right child has its
-// parent's carry, a left child the carry through its right sibling. At the bottom the nodes of
-// level 1 replay their two steps and write the result.
 template <typename scalar_t>
 void scan_blelloch(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& out, int64_t levels,
                    Launcher& launch) {
-  using acc_t = Acc<scalar_t>;
-  const int H = chain.H;
-  const ComposePlan plan = plan_compose<acc_t>(H, launch.shared_limit);
+  const ComposePlan plan = plan_compose<Acc<scalar_t>>(chain.H, launch.shared_limit);
   if (levels == 0 || chain.T < 2 || plan.shared == 0) return scan_linear(chain, out, launch);
-
-  std::vector<int64_t> nodes{chain.T};
-  int64_t all_nodes = 0;
-  for (int64_t level = 1; level <= levels; ++level) {
-    nodes.push_back(ceil_div<int64_t>(nodes.back(), 2));
-    all_nodes += nodes.back();
-  }
-  // Products of every level; carries of two levels at a time, the parents' and the children's.
-  const int64_t product = all_nodes * H * (H + 1), vectors = nodes[1] * H;
-  const int64_t most = samples_per_group((product + 2 * vectors) * sizeof(acc_t), chain.B, launch);
-  acc_t* const scratch = launch.template allocate<acc_t>((product + 2 * vectors) * most);
-
-  for_sample_groups(chain, out, most, [&](const DenseChain<scalar_t>& part, const auto& part_out) {
-    const Carries<acc_t> none{nullptr, part.B, H};
-    const Vectors<acc_t> no_out{nullptr, 0, 0, 0};
-    std::vector<Products<acc_t>> products(1);  // level 0 is the chain itself
-    acc_t* place = scratch;
-    for (int64_t level = 1; level <= levels; ++level) {
-      products.push_back({place, nodes[level], part.B, H});
-      place += nodes[level] * part.B * products[level].size();
-      if (level == 1) {
-        compose(part, 2, products[1], plan, part_out, none, launch);
-      } else {
-        compose(chain_of(products[level - 1]), 2, products[level], plan, no_out, none, launch);
-      }
-    }
-    acc_t* const carry_place[2] = {scratch + product * most, scratch + (product + vectors) * most};
-    Carries<acc_t> carries = none;
-    for (int64_t level = levels; level >= 1; --level) {
-      const Carries<acc_t> children{carry_place[level % 2], part.B, H};
-      const int64_t group = level == levels ? nodes[level] : 2;
-      carry(part, int64_t{1} << level, products[level], group, carries, children, launch);
-      carries = children;
-    }
-    replay(part, part_out, 2, nodes[1], carries, launch);
-  });
+  DenseTree<scalar_t>(chain, out, tree_of(chain.T, 2, levels), plan, false, launch).scan();
 }
 
 /// The scan that a request asks for, by a plan.

@@ -23,10 +23,10 @@ template <class Chain>
 __global__ void __launch_bounds__(kThreadsOfBlock)
     compose_elements_kernel(Chain chain, int64_t span, ElementMaps maps) {
   using acc_t = typename Chain::acc_t;
-  const Segments segments{span, chain.T};
+  const Segments segments{chain.T, span};
   for_each_element(1, maps.nodes, chain.count, [&](int64_t k, int64_t e) {
     ElementMap map;
-    for_each_step(chain.from_element(e), segments.last(k), segments.first(k),
+    for_each_step(chain.from_element(e), segments.hi(k), segments.lo(k),
                   [&](int64_t, acc_t a, acc_t u) { map.append(a, u); });
     maps.store(k, e, map);
   });
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreadsOfBlock)
     carry_elements_kernel(Chain chain, int64_t span, ElementMaps maps, int64_t group,
                           const typename Chain::acc_t* incoming, typename Chain::acc_t* carries) {
   using acc_t = typename Chain::acc_t;
-  const Segments segments{span, chain.T};
+  const Segments segments{chain.T, span};
   for_each_element(0, ceil_div(maps.nodes, group), chain.count, [&](int64_t p, int64_t e) {
     const Chain own = chain.from_element(e);
     acc_t g = incoming ? incoming[p * chain.count + e] : static_cast<acc_t>(own.grad(chain.T));
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreadsOfBlock)
         acc_t before;
         if (!next[n].apply(g, before)) {
           report_untrusted();
-          before = walk_element<false>(own, segments.last(k - n), segments.first(k - n), g);
+          before = walk_element<false>(own, segments.hi(k - n), segments.lo(k - n), g);
         }
         g = before;
         carries[(k - n - 1) * chain.count + e] = g;
@@ -83,12 +83,12 @@ __global__ void __launch_bounds__(kThreadsOfBlock)
                            const typename Chain::acc_t* carries) {
   using scalar_t = typename Chain::scalar_t;
   using acc_t = typename Chain::acc_t;
-  const Segments segments{span, chain.T};
+  const Segments segments{chain.T, span};
   for_each_element(0, nodes, chain.count, [&](int64_t k, int64_t e) {
     const Chain own = chain.from_element(e);
     const acc_t carry =
         carries ? carries[k * chain.count + e] : static_cast<acc_t>(own.grad(chain.T));
-    const acc_t g = walk_element<true>(own, segments.last(k), segments.first(k), carry);
+    const acc_t g = walk_element<true>(own, segments.hi(k), segments.lo(k), carry);
     if (k == 0) own.out(0) = static_cast<scalar_t>(g);
   });
 }

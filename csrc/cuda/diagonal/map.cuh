@@ -1,19 +1,11 @@
 #pragma once
 // What a segment does to one element: the map (product, shift), kept in double. It is trusted,
-// element by element, by the rule of csrc/scan/folded.h; where it is not, the segment is walked.
+// element by element, by the rule of scan/trust.h; where it is not, the segment is walked.
 
+#include "../../scan/trust.h"
 #include "../numbers.cuh"
 
 namespace bppsa::cuda {
-
-template <typename acc_t>
-struct TrustedElement {
-  static constexpr double huge = 0x1p20, tiny = 0;
-};
-template <>
-struct TrustedElement<double> {
-  static constexpr double huge = 0x1p20, tiny = 0x1p-900;
-};
 
 // The map of one element over one segment, and the least magnitude its product had on the way.
 struct ElementMap {
@@ -33,7 +25,7 @@ struct ElementMap {
   template <typename acc_t>
   BPPSA_DEVICE bool apply(acc_t g, acc_t& out) const {
     out = static_cast<acc_t>(product * g + shift);
-    return fabs(product) <= TrustedElement<acc_t>::huge && out - out == 0 &&
+    return fabs(product) <= TrustedElement<acc_t>::large && out - out == 0 &&
            (least >= TrustedElement<acc_t>::tiny || fabs(g) <= 1);
   }
 };

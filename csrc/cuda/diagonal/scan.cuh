@@ -2,61 +2,78 @@
 // The scans of diagonal chains: linear; or trees over segments, chunked and Blelloch.
 
 #include <algorithm>
-#include <vector>
 
 #include "../../requests/scans.h"
+#include "../../scan/tree.h"
 #include "kernels.cuh"
 
 namespace bppsa::cuda {
 
-// The levels of a tree over segments of `span` steps, each half as many nodes as the one below;
-// the chunked scan is a tree of one level. The top level is scanned in sequence.
+// The verbs of a tree over segments (scan/tree.h), each a launch; a sample is an element.
 template <class Chain>
-void scan_segments(const Chain& chain, int64_t span, int64_t levels, Launcher& launch) {
+class ElementTree {
+ public:
   using acc_t = typename Chain::acc_t;
-  std::vector<int64_t> nodes{ceil_div(chain.T, span)};
-  while (static_cast<int64_t>(nodes.size()) < levels && nodes.back() > 1) {
-    nodes.push_back(ceil_div<int64_t>(nodes.back(), 2));
-  }
-  int64_t total = 0;
-  for (int64_t n : nodes) total += n;
-  const int64_t bytes = total * (3 * sizeof(double) + sizeof(acc_t));
-  const int64_t limit = static_cast<int64_t>(launch.scratch_limit);
-  const int64_t most = std::clamp<int64_t>(limit / bytes, 1, chain.count);
-  double* const map_memory = launch.template allocate<double>(ElementMaps::size(total, most));
-  acc_t* const carry_memory = launch.template allocate<acc_t>(total * most);
 
-  // Groups of elements follow each other in the stream and share the scratch.
-  for (int64_t e = 0; e < chain.count; e += most) {
-    Chain part = chain;
-    part.first = chain.first + e;
-    part.count = std::min(most, chain.count - e);
-    std::vector<ElementMaps> maps;
-    std::vector<acc_t*> carries;
-    int64_t before = 0;
-    for (int64_t n : nodes) {
-      maps.push_back({map_memory + ElementMaps::size(before, most), n, part.count});
-      carries.push_back(carry_memory + before * most);
-      before += n;
-    }
-    const int top = static_cast<int>(nodes.size()) - 1;
-    launch_threads(launch, "compose elements", compose_elements_kernel<Chain>,
-                   (nodes[0] - 1) * part.count, part, span, maps[0]);
-    for (int l = 1; l <= top; ++l) {
-      launch_threads(launch, "merge elements", merge_elements_kernel, (nodes[l] - 1) * part.count,
-                     maps[l - 1], maps[l]);
-    }
-    const acc_t* incoming = nullptr;
-    for (int l = top; l >= 0; --l) {
-      const int64_t group = l == top ? nodes[l] : 2;
-      launch_threads(launch, "carry elements", carry_elements_kernel<Chain>,
-                     ceil_div(nodes[l], group) * part.count, part, span << l, maps[l], group,
-                     incoming, carries[l]);
-      incoming = carries[l];
-    }
-    replay_elements(part, span, nodes[0], incoming, launch);
+  ElementTree(const Chain& chain, const Tree& tree, Launcher& launch)
+      : chain_(chain), tree_(tree), part_(chain), launch_(launch) {
+    const int64_t nodes = tree.nodes_below(tree.roots());
+    const int64_t bytes = nodes * (ElementMaps::size(1, 1) * sizeof(double) + sizeof(acc_t));
+    const auto limit = static_cast<int64_t>(launch.scratch_limit);
+    parts_ = {tree.roots(), std::clamp<int64_t>(limit / bytes, 1, chain.count)};
+    maps_ = launch.template allocate<double>(ElementMaps::size(nodes, parts_.samples));
+    carries_ = launch.template allocate<acc_t>(nodes * parts_.samples);
   }
-}
+
+  void scan() { scan_tree(tree_, parts_, chain_.count, *this); }
+
+  void compose(const TreePart& part) {
+    part_.first = chain_.first + part.b;
+    part_.count = part.n;
+    launch_threads(launch_, "compose elements", compose_elements_kernel<Chain>,
+                   (tree_.nodes(0) - 1) * part.n, part_, tree_.segments.span, maps(0));
+  }
+
+  void merge(const TreePart& part, int64_t level) {
+    launch_threads(launch_, "merge elements", merge_elements_kernel,
+                   (tree_.nodes(level) - 1) * part.n, maps(level - 1), maps(level));
+  }
+
+  void carry_roots(const TreePart&) { pull(tree_.top(), tree_.roots(), nullptr); }
+
+  void carry(const TreePart&, int64_t level) { pull(level, 2, carries(level + 1)); }
+
+  void replay(const TreePart&) {
+    replay_elements(part_, tree_.segments.span, tree_.nodes(0), carries(0), launch_);
+  }
+
+ private:
+  /// Nodes of all levels below.
+  int64_t before(int64_t level) const {
+    int64_t nodes = 0;
+    for (int64_t below = 0; below < level; ++below) nodes += tree_.nodes(below);
+    return nodes;
+  }
+  ElementMaps maps(int64_t level) const {
+    return {maps_ + ElementMaps::size(before(level), part_.count), tree_.nodes(level), part_.count};
+  }
+  acc_t* carries(int64_t level) const { return carries_ + before(level) * part_.count; }
+
+  /// The carries of a level's nodes, in groups.
+  void pull(int64_t level, int64_t group, const acc_t* incoming) {
+    launch_threads(launch_, "carry elements", carry_elements_kernel<Chain>,
+                   ceil_div(tree_.nodes(level), group) * part_.count, part_,
+                   tree_.segments.span << level, maps(level), group, incoming, carries(level));
+  }
+
+  const Chain& chain_;
+  const Tree tree_;
+  Chain part_;  // the elements that are worked on
+  Launcher& launch_;
+  TreeParts parts_;
+  double* maps_;
+  acc_t* carries_;
+};
 
 /// The scan that a request asks for, by a plan.
 template <typename scalar_t>
@@ -75,10 +92,10 @@ void scan_diagonal(const DiagonalScanRequest& request, const Plan& plan, Launche
                                       0,
                                       count};
   if (plan.algorithm == Algorithm::chunked && plan.chunk < T) {
-    return scan_segments(chain, plan.chunk, 1, launch);
+    return ElementTree(chain, tree_of(T, plan.chunk, 1), launch).scan();
   }
   if (plan.algorithm == Algorithm::blelloch && plan.levels > 0 && T > 2) {
-    return scan_segments(chain, 2, plan.levels, launch);
+    return ElementTree(chain, tree_of(T, 2, plan.levels), launch).scan();
   }
   replay_elements(chain, std::max<int64_t>(T, 1), 1, static_cast<const Acc<scalar_t>*>(nullptr),
                   launch);

@@ -1,11 +1,11 @@
 #pragma once
 // The carry phase: from the carry of chunk chunks-2 to those of all chunks before it, matrix-vector
-// only; where a product is not trusted (../trust.cuh says when), its chunk is walked step by step.
+// only; where a product is not trusted (scan/trust.h says when), its chunk is walked step by step.
 //
 // One block a sample; thread r owns row r of every product. Products wait in registers, several
 // chunks ahead.
 
-#include "../trust.cuh"
+#include "../../scan/trust.h"
 #include "../untrusted.cuh"
 #include "compose.cuh"
 
@@ -56,10 +56,10 @@ struct ProductRow {
 /// Whether this product may stand for its chunk; the same answer in all threads, after a barrier.
 template <typename Real>
 BPPSA_DEVICE bool trusted(Real y, Real peak, Real own_carry) {
-  const bool sound = y - y == 0 && peak <= Trusted<Real>::huge;
-  if (!__syncthreads_or(!sound || peak < Trusted<Real>::tiny)) return true;
+  const bool sound = y - y == 0 && peak <= TrustedMatrix<Real>::large;
+  if (!__syncthreads_or(!sound || peak < TrustedMatrix<Real>::tiny)) return true;
   if (__syncthreads_or(!sound)) return false;
-  const bool vanished = __syncthreads_and(peak < Trusted<Real>::tiny);
+  const bool vanished = __syncthreads_and(peak < TrustedMatrix<Real>::tiny);
   return !__syncthreads_or(vanished && fabs(own_carry) > 1);
 }
 
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(64)
       Real g[1][S];
 #pragma unroll
       for (int s = 0; s < S; ++s) g[0][s] = now[s * H + unit];
-      walk_back<Cell, CarryShape, false>(view, weights, b, Segments{span, view.T}.last(k), k * span,
+      walk_back<Cell, CarryShape, false>(view, weights, b, Segments{view.T, span}.hi(k), k * span,
                                          g, panes);
       if (static_cast<int>(threadIdx.x) < H) {
 #pragma unroll

@@ -2,9 +2,7 @@
 // A cell's formula (cells/cell.h) as a thread of CUDA uses it: for one unit of one sample, with
 // what the forward leaves on the tape and the backward reads of it.
 
-#include "../../cells/gru.h"
-#include "../../cells/lstm.h"
-#include "../../cells/rnn.h"
+#include "../../cells/formulas.h"
 #include "../math.cuh"
 #include "shape.cuh"
 #include "tape.cuh"

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kLaneThreads)
     const int column0 = ends ? N : static_cast<int>(rest % pieces) * kColumns;
     const int64_t b = ends ? lane : rest / pieces % view.B;
     const int64_t chunk = ends ? chunks - 1 : rest / pieces / view.B + 1;
-    const int64_t first = chunk * span, last = Segments{span, view.T}.last(chunk);
+    const int64_t first = chunk * span, last = Segments{view.T, span}.hi(chunk);
 
     Real a[S][kColumns][kH];
 #pragma unroll

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
         g[p][s] = k == chunks - 1 ? view.last(s, b, unit) : carries(k, b)[s * H + unit];
       }
     }
-    walk_back<Cell, Shape, true>(view, weights, b, Segments{span, view.T}.last(k), k * span, g,
+    walk_back<Cell, Shape, true>(view, weights, b, Segments{view.T, span}.hi(k), k * span, g,
                                  panes);
     if (k > 0 || !writes_unit<Shape>()) continue;
 #pragma unroll 1
