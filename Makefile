@@ -16,6 +16,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 EXPERIMENT := $(BIN)/python -m experiments
 SOURCES := pyproject.toml $(shell find csrc -type f) datasets/__init__.py
 
@@ -57,11 +58,12 @@ $(VENV)/.developed: $(VENV)/.built constraints.txt
 train: build
 	$(EXPERIMENT).compare bitstream_rnn
 
+# Threaded kernels are tested with two threads; waiting ones leave their core to the other process.
 test: develop
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(PYTEST)
 
 quick: develop
-	$(BIN)/python -m pytest -m "not slow and not wheel and not gpu"
+	OMP_NUM_THREADS=1 $(PYTEST) -m "not slow and not wheel and not gpu"
 
 lint: develop
 	$(BIN)/ruff format --check .
