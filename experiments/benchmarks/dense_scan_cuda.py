@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import bppsa_lightning as bl
+from bppsa_lightning import planner
 from bppsa_lightning.planner import cost_dense
 from bppsa_lightning.planner.plan import workers
 from experiments import recording
@@ -44,7 +45,7 @@ def dense_scans(B: int, T: int, H: int) -> list[dict[str, Any]]:
     jac_t = torch.randn(T, B, H, H, device="cuda") / H**0.5
     grad = torch.randn(T + 1, B, H, device="cuda")
     plans = [bl.Plan("linear"), *(bl.Plan("chunked", chunk=c) for c in (8, 16, 32, 64))]
-    plans += [bl.Plan("blelloch", levels=n) for n in (2, bl.planner.max_levels(T))]
+    plans += [bl.Plan("blelloch", levels=n) for n in (2, planner.max_levels(T))]
     on = cost_dense.machine(jac_t.device, workers(jac_t.device))
     rows = []
     for plan in plans:

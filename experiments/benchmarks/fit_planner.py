@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from bppsa_lightning.planner import cost_cuda as gpu
+from bppsa_lightning.planner import cost_cuda
 from experiments import recording
 from experiments.benchmarks.recurrent_cases import OPERATORS
 
 LONG = 1000
 FITTED_H = 20
 ONE_B = 16  # of the sizes with other H
-MEASURED = gpu.DATA
+MEASURED = cost_cuda.DATA
 Row = dict[str, Any]
 
 
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
             "gpu": measured["environment"]["gpu"],
             "processors": asked.processors,
             "cells": {
-                gpu.kind(OPERATORS[cell]): fitted(
+                cost_cuda.kind(OPERATORS[cell]): fitted(
                     cell, [r for r in rows if r["cell"] == cell], asked.processors
                 )
                 for cell in cells
@@ -73,7 +73,7 @@ def fitted(cell: str, rows: list[Row], processors: int) -> dict[str, Any]:
             same = long if H == FITTED_H else [r for r in rows if (r["B"], r["H"]) == (ONE_B, H)]
             least = min(row["stock"][part] for row in at_fitted)
             if H == FITTED_H:
-                terms = [(row, gpu.walk_terms(row["T"], row["B"])) for row in same]
+                terms = [(row, cost_cuda.walk_terms(row["T"], row["B"])) for row in same]
                 ours[str(H)][part] = solve((t, walked(row, part)) for row, t in terms)
                 found = solve((t, row["stock"][part]) for row, t in terms)
             else:
@@ -124,7 +124,7 @@ def chunked(rows: list[Row], states: int, processors: int) -> tuple[int, list[fl
             for name, times in row["plans"].items():
                 if name != "linear":
                     size = (row["T"], row["B"], row["H"], int(name[1:]))
-                    terms = gpu.chunk_terms(*size, states, resident, processors)
+                    terms = cost_cuda.chunk_terms(*size, states, resident, processors)
                     yield terms, times["backward"]
 
     tried = {resident: residual(equations(resident)) for resident in range(2, 13)}
@@ -138,12 +138,12 @@ def compare(rows: list[Row]) -> None:
 
     print("milliseconds; cost: of the chosen plan's backward, over the best one's")
     for row in rows:
-        layer = gpu.CudaLayerSize(OPERATORS[row["cell"]], row["T"], row["B"], row["H"])
-        plan = gpu.choose(layer, "auto")
+        layer = cost_cuda.CudaLayerSize(OPERATORS[row["cell"]], row["T"], row["B"], row["H"])
+        plan = cost_cuda.choose(layer, "auto")
         name = f"c{plan.chunk}" if plan.chunk else "linear"
         found, best = row["plans"][name], row["plans"][row["best"]]
         stock, cost = row["stock"], found["backward"] / best["backward"]
-        left = " LEFT TO CUDNN" if gpu.fallback_reason(layer, 1, 1) else ""
+        left = " LEFT TO CUDNN" if cost_cuda.fallback_reason(layer) else ""
         print(
             f"{row['cell']:>9} B={row['B']:<4} T={row['T']:<6} H={row['H']:<4}{name:>7} "
             f"{ms(found['backward'])} (estimate {ms(plan.seconds)}), best {row['best']:>6} "

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 import bppsa_lightning as bl
+from bppsa_lightning import planner
 from experiments import recording
 from experiments.benchmarks import timing
 from experiments.benchmarks.recurrent_cases import WEIGHTS
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def measure(cell: str, B: int, T: int, H: int, seconds: float) -> dict[str, Any]:
     plans = {
-        name: bl.planner.plan(bl.planner.Request(cell, T, B, H, torch.device("cpu"), name))
+        name: planner.plan(planner.Request(cell, T, B, H, torch.device("cpu"), name))
         for name in ("auto", "linear", "chunked", "blelloch")
     }
     backward = backward_of(cell, B, T, H)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from bppsa_lightning.planner import cost_pruned as cost
+from bppsa_lightning.planner import cost_pruned
 from bppsa_lightning.pruned import SparseLayer
 from bppsa_lightning.pruned.layer import request_of
 from experiments import recording
@@ -64,7 +64,7 @@ def measure(C: int, O: int, H: int, K: int, B: int, density: float) -> dict[str,
         prune.custom_from_mask(module, "weight", mask)
         layer = SparseLayer("", module)
         if kind == "sparse":
-            chosen = cost.choose(request_of(layer.pattern, B, max(H, 1), max(H, 1)))
+            chosen = cost_pruned.choose(request_of(layer.pattern, B, max(H, 1), max(H, 1)))
             layer.attach()
         # As its neighbours would leave it: samples innermost between sparse layers.
         shape = (C, H, H, B) if H else (C, B)
@@ -84,7 +84,7 @@ def measure(C: int, O: int, H: int, K: int, B: int, density: float) -> dict[str,
 def step_of(module: Any, layer: SparseLayer, x: torch.Tensor, sparse: bool) -> timing.Step:
     output = module(x)
     if sparse and layer.plan is not None:  # measured whatever the planner says
-        layer.plan = cost.PrunedPlan(True, 0.0, 0.0, "measured")
+        layer.plan = cost_pruned.PrunedPlan(True, 0.0, 0.0, "measured")
     gradient = torch.randn_like(output)
 
     def step() -> timing.Seconds:

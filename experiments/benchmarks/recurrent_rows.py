@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import bppsa_lightning as bl
-from bppsa_lightning.planner import cost_cuda as gpu
+from bppsa_lightning.planner import cost_cuda
 from experiments.benchmarks import recurrent_jax, timing
 from experiments.benchmarks.recurrent_cases import (
     CELLS,
@@ -88,6 +88,6 @@ def measure(
 def every_plan(case: Case, device: torch.device) -> dict[str, timing.Step]:
     """The bare operators under the linear plan, and under chunks where they are composed."""
     plans = [bl.Plan("linear")]
-    if case.H <= gpu.MOST_COMPOSED:
-        plans += [bl.Plan("chunked", chunk=c) for c in gpu.chunks(case.T)]
+    if case.H <= cost_cuda.MOST_COMPOSED:
+        plans += [bl.Plan("chunked", chunk=c) for c in cost_cuda.chunks(case.T)]
     return {name_of(plan): OperatorStep(case, plan, device) for plan in plans}

@@ -30,7 +30,7 @@ def pruned(logs: dict[str, Log], summary: dict[str, Any], path: Path, title: str
     gap, ratio = summary["largest_loss_difference"], summary["speed_up"]["step"]
     by_step.set(title=f"{summary['sparsity']:.0%} pruned at the dotted line", yscale="log")
     by_time.set(xlabel="seconds", title=f"A step of retraining {ratio:.1f}x faster", yscale="log")
-    _finish(figure, path, f"{title}: losses at most {gap:.0e} of the largest apart")
+    _finish(figure, path, f"{title}: losses differ by at most {gap:.0e} of the largest")
 
 
 def losses(by_step: Any, by_time: Any, logs: dict[str, Log]) -> None:

@@ -130,8 +130,9 @@ def draw(path: Path) -> None:
         cell = row * bins[0] // pattern.shape[0] * bins[1]
         cell += pattern.col.long() * bins[1] // pattern.shape[1]
         entries = torch.bincount(cell, minlength=math.prod(bins)).view(bins)
+        shade = entries.double().log1p().numpy()
         axis.imshow(
-            entries.double().log1p(), aspect="auto", cmap="Greys", interpolation="antialiased",
+            shade, aspect="auto", cmap="Greys", interpolation="antialiased",
             extent=(0, pattern.shape[1], pattern.shape[0], 0),
         )  # fmt: skip
         axis.set_title(f"{name}: {pattern.sparsity:.5f} zeros")

@@ -212,6 +212,7 @@ def bare_site(tmp_path):
     return site
 
 
+@pytest.mark.slow
 def test_on_a_machine_with_little_else_than_torch_and_lightning(bare_site, tmp_path):
     code = (
         "import torch\n"
@@ -230,7 +231,9 @@ def test_on_a_machine_with_little_else_than_torch_and_lightning(bare_site, tmp_p
     assert [p.name for p in (tmp_path / "records").iterdir()] == ["benchmark_recurrent_cpu.json"]
 
 
-def test_sizes_of_the_grid_that_come_out_close_to_stock_are_measured_again(records, monkeypatch):
+def test_sizes_of_the_grid_that_come_out_close_to_stock_are_measured_again(
+    records, accelerate_everything, monkeypatch
+):
     monkeypatch.setattr(recurrent_cpu, "GRID", [(1, 16, 4, 4)])
     monkeypatch.setattr(recurrent_cpu, "SECONDS_OF_CLOSE", 0.0)
     grid = ["--grid", "--cells", "RNN", "--seconds", "0"]

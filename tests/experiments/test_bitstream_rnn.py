@@ -41,6 +41,7 @@ def losses(folder):
     return [float(row.split(",")[column]) for row in rows[1:] if row.split(",")[column]]
 
 
+@pytest.mark.slow
 def test_compare_trains_both_and_shows_that_the_curves_coincide(run, tmp_path):
     printed = run("compare", "bitstream_rnn", "--trainer.limit_train_batches", "40")
     assert "speed-up" in printed.stdout and "curves:" in printed.stdout
@@ -73,6 +74,7 @@ def wait_for(condition, process, seconds=90):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
 def test_interrupted_and_then_resumed(environment, tmp_path, how):
     fit = [sys.executable, "-m", "experiments.train.bitstream_rnn", "fit"]

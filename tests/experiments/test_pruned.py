@@ -54,6 +54,7 @@ def test_figure10(run, tmp_path):
     assert found["levels"] == 0 and f"{found['totals']['scan']:,}" == totals["scan"]
 
 
+@pytest.mark.slow
 def test_compare_prunes_and_trains_both_and_shows_that_the_curves_coincide(environment, tmp_path):
     small = ["--trainer.limit_train_batches", "6", "--trainer.limit_val_batches", "1"]
     small += ["--trainer.max_epochs", "2", "--data.init_args.batch_size", "4"]

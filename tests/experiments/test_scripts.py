@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,25 @@ def test_imports_run_downwards(path):
     for part in imported(path):
         assert ORDER.index(part) <= ORDER.index(own), f"{own} imports {part}"
     assert "sys.path" not in path.read_text()
+
+
+def commands():
+    """The modules that the README tells to run: {name: its line}."""
+    found, prefix = {}, None
+    for line in (EXPERIMENTS / "README.md").read_text().splitlines():
+        if heading := re.match(r"\| command, after `python -m (experiments\.[a-z.]*)`", line):
+            prefix = heading.group(1)
+        elif prefix and line.startswith("| `"):
+            for command in re.findall(r"`([^`]+)`", line.split("|")[1]):
+                found[prefix + command.split()[0]] = line
+        elif not line.startswith("|"):
+            prefix = None
+    return found
+
+
+def test_the_readme_tells_how_to_run_every_script():
+    names = {name_of(path).removesuffix(".__main__") for path in SCRIPTS}
+    helpers = {"experiments.numbers", "experiments.benchmarks.recurrent_memory"}  # of other scripts
+    assert set(commands()) == names - helpers
+    for name, line in commands().items():
+        assert re.search(r"\d+ (s|min|h)\b|both together", line), f"{name}: how long?"

@@ -30,7 +30,9 @@ def test_turns_are_taken_in_pairs_and_compared_pair_by_pair():
     }  # fmt: skip
 
 
-def test_a_sweep_leaves_a_record_and_a_picture(monkeypatch, tmp_path, capsys):
+def test_a_sweep_leaves_a_record_and_a_picture(
+    accelerate_everything, monkeypatch, tmp_path, capsys
+):
     monkeypatch.setattr(sweep, "LENGTHS", [(2, 4), (2, 8)])
     monkeypatch.setattr(sweep, "BATCHES", [(1, 8), (2, 8)])
     monkeypatch.setattr(recording, "RECORDS", tmp_path)

@@ -16,6 +16,7 @@ wandb = pytest.importorskip("wandb", reason="needs wandb, of the extra experimen
 from experiments.train import bitstream_rnn, cli  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
 PARTS = ("forward", "backward", "optimizer", "rest", "step")
 USER = "ada.lovelace"
 
@@ -92,7 +93,7 @@ def test_the_run_holds_config_metrics_plan_picture_and_checkpoint(trained):
     assert len(run.history("val/loss")) == len(run.history("val/accuracy")) == 1
     assert all(norm > 0 for norm in run.history("grad_norm")) and len(run.history("grad_norm")) == 3
     plan = json.loads(run.file("plan"))
-    assert dict(zip(plan["columns"], plan["data"][0]))["cell"] == "RNN-tanh"
+    assert dict(zip(plan["columns"], plan["data"][0]))["type"] == "RNN-tanh"
     assert run.file("seconds_per_step").startswith(b"\x89PNG")
     (checkpoint,) = (a for a in run.of("artifact") if a["type"] == "model")
     (content,) = checkpoint["manifest"]["contents"]
