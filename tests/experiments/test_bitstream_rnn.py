@@ -53,7 +53,7 @@ def test_compare_trains_both_and_shows_that_the_curves_coincide(run, tmp_path):
     assert len(losses(folder / "bppsa")) == len(losses(folder / "stock")) == 4
     # Scanned in one run, stock in the other; and W&B wrote its offline file without an account.
     assert (
-        "BPPSA accelerates 1 of 1 recurrent layer: rnn (RNN-tanh)"
+        "BPPSA accelerates 1 of 1 recurrent layers: rnn (RNN-tanh)"
         in printed.stderr + printed.stdout
     )
     assert list((folder / "bppsa").rglob("*.wandb")) and list((folder / "stock").rglob("*.wandb"))

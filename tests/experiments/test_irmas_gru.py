@@ -213,11 +213,7 @@ def test_curves_leave_one_record_and_a_picture(folder, monkeypatch, tmp_path, ca
 def test_curves_coincide_over_30_steps(fit, caplog):
     caplog.set_level("INFO")
     ours = fit("ours", "--trainer.max_epochs", "10")
-<<<<<<< HEAD
-    assert "BPPSA accelerates 1 of 1 recurrent layer: gru (GRU)" in caplog.text
-=======
     assert "BPPSA accelerates 1 of 1 recurrent layers: gru (GRU)" in caplog.text
->>>>>>> package
     caplog.clear()
     stock = fit("stock", "--trainer.max_epochs", "10", "--trainer.strategy", "auto")
     assert "BPPSA" not in caplog.text

@@ -51,11 +51,7 @@ def test_the_curves_coincide_and_the_whole_network_is_scanned():
     assert [(cell, shape[:2]) for cell, shape, _ in ours.scans] == [("layers", (12, 2))] * STEPS
     assert {(plan.algorithm, plan.levels) for *_, plan in ours.scans} == {("blelloch", 2)}
     explained = trainer.strategy.explanation
-<<<<<<< HEAD
-    assert "ccelerated" not in explained and "walked" not in explained
-=======
     assert "not accelerated" not in explained and "walked" not in explained
->>>>>>> package
     # Of eight pairs five stay factors; ReLU and pooling are multiplied, and two linear layers, one
     # of them by the ReLU between them first.
     assert explained.count("kept in factors") == 5 and explained.count("FLOPs of") == 2 + 2
