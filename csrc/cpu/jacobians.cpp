@@ -33,7 +33,17 @@ SymbolicRequest symbolic_request(const Tensor& a_crow, const Tensor& a_col, cons
   request.rows = a_crow.numel() - 1, request.cols = cols;
   request.a = csr_pattern(a_crow, a_col, "a", a_crow);
   request.b = csr_pattern(b_crow, b_col, "b", a_crow);
+  // A plan is made once, so that its patterns are looked at: a column beyond writes past a bitmap.
+  check_columns(request.a, request.rows, b_crow.numel() - 1, "a");
+  check_columns(request.b, b_crow.numel() - 1, cols, "b");
   return request;
+}
+
+// One int64 a row, as count_product returns them.
+void check_of_rows(const Tensor& t, const char* name, int64_t rows, const Tensor& like) {
+  STD_TORCH_CHECK(t.scalar_type() == ScalarType::Long && t.is_contiguous() && t.numel() == rows &&
+                      same_device(t, like),
+                  name, ": wanted that of count_product: ", rows, " contiguous int64");
 }
 
 // A row of A meets several entries of B's rows.
@@ -93,6 +103,8 @@ std::tuple<Tensor, Tensor> pooling_axis(const Tensor& like, Ints geometry) {
   auto* begin = data<int32_t>(first);
   for (int64_t i = 0; i < axis.size; ++i) {
     begin[i] = int32_t(readers.size());
+    STD_TORCH_CHECK(int64_t(readers.size()) <= INT32_MAX - axis.kernel,
+                    "axis: read more than 2^31 - 1 times");
     for (int64_t k = axis.kernel - 1; k >= 0; --k)
       if (const int32_t reader = axis.reader(i, k); reader >= 0) readers.push_back(reader);
   }
@@ -178,8 +190,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> fill_product(const Tensor& a_crow, co
                                                         const Tensor& owner) {
   SymbolicRequest request = symbolic_request(a_crow, a_col, b_crow, b_col, cols);
   const int64_t rows = request.rows;
-  STD_TORCH_CHECK(products.numel() == rows && owner.numel() == rows,
-                  "products, owner: wanted those of count_product");
+  check_of_rows(products, "products", rows, a_crow);
+  check_of_rows(owner, "owner", rows, a_crow);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t o = data<int64_t>(owner)[i];
+    STD_TORCH_CHECK(o >= -1 && o <= i && (o < 0 || data<int64_t>(owner)[o] == o),
+                    "owner: wanted that of count_product, found ", o, " for row ", i);
+  }
   const int32_t* size = indices(row_size, "row_size", rows, a_crow);
 
   Tensor crow = empty_of(a_crow, {rows + 1}, ScalarType::Int);

@@ -50,7 +50,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent(const std::string& cell, co
   Tensor kept = large_beside(x, {T, B, request.kept_width});
   Tensor h_n = empty_beside(x, {B, request.P});
   Tensor c_n = empty_beside(x, {row_of(request.cell).states == 2 ? B : 0, request.H});
-  if (B == 0 || request.H == 0) return {output, h_n, c_n, kept};
+  if (B == 0) return {output, h_n, c_n, kept};
   request.output = first_step(output, reverse);
   request.kept = kept.data_ptr();
   request.c_n = c_n.data_ptr();
@@ -79,7 +79,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> recur
       set_gradients(request, layer, {grad_output, grad_h_n, grad_c_n}, reverse, wanted,
                     [&](Sizes size) { return large_beside(x, size); });
   const Plan plan = plan_of(algorithm, chunk, levels);
-  if (request.H > 0) kernels().recurrent_backward(request, plan, parallel_for(request));
+  kernels().recurrent_backward(request, plan, parallel_for(request));
   return {grad.x, grad.h0, grad.c0, grad.w_ih, grad.w_hh, grad.b_ih, grad.b_hh, grad.w_hr};
 }
 

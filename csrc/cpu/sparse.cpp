@@ -17,12 +17,14 @@ Parallel parallel_for(const SparseConvRequest& request, const Tensor& values) {
                            (values.numel() + request.out_channels));
 }
 
-// `index` ascends.
+// `index` ascends: trusted, see tensors.h.
 const int64_t* index_of(const Tensor& index) {
   STD_TORCH_CHECK(index.dim() == 1 && index.is_contiguous() && index.is_cpu() &&
                       index.scalar_type() == ScalarType::Long,
                   "index: wanted one dimension of int64, contiguous, on the CPU");
-  return static_cast<const int64_t*>(index.data_ptr());
+  const auto* const numbers = data<const int64_t>(index);
+  if (checks_patterns()) check_ascending(numbers, index.numel(), true, "index");
+  return numbers;
 }
 
 // Calls body(pointer) with the tensor's memory as numbers of its size.

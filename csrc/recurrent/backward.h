@@ -41,7 +41,7 @@ struct LayerBackward {
         state(Chain::state(layer)),
         weights(layer, Cell::kGates),
         forward_weights(layer, recomputes),
-        gradients(layer, request, parallel.threads) {}
+        gradients(layer, request, parallel) {}
 
   // Memory of a slab's rows.
   struct Memory {
@@ -61,8 +61,8 @@ struct LayerBackward {
   Slab<T> slab(int64_t hi, int64_t steps, int64_t b, int64_t n, const Memory& memory) const {
     const int64_t lo = max(int64_t(0), hi - steps);
     const Rows<T> d{memory.d.data, row};
-    if (recomputes) return {lo, hi, b, n, d, n, {memory.kept.data, kept_row}, n};
-    return {lo, hi, b, n, d, n, {layer.kept(lo + 1, b).data, kept_row}, B};
+    if (recomputes) return {{lo, hi, b, n, d, n}, {memory.kept.data, kept_row}, n};
+    return {{lo, hi, b, n, d, n}, {layer.kept(lo + 1, b).data, kept_row}, B};
   }
 
   Chain chain(const Slab<T>& slab, T* carry) const {
@@ -85,7 +85,7 @@ struct LayerBackward {
         std::memset(nothing.data, 0, (self.layer.padded_P + self.layer.padded) * sizeof(T));
     }
 
-    void operator()(const Slab<T>& slab, int64_t t) {
+    void operator()(const Slab<T>& slab, const Memory& to, int64_t t) {
       const Layer<T>& layer = self.layer;
       const int64_t width = self.forward_weights.input_width(), padded = layer.padded;
       ForwardStep<T> step{};
@@ -106,7 +106,7 @@ struct LayerBackward {
         step.c = {nothing.data, 0};
       }
       const int64_t first = (t - 1 - slab.lo) * slab.kept_rows;
-      step.gates = {const_cast<T*>(slab.kept.data) + first * self.kept_row, self.kept_row};
+      step.gates = {to.kept.data + first * self.kept_row, self.kept_row};
       forward_step<Cell>(*self.forward_weights, step);
       // The backward reads c_t where a projection hides tanh(c_t).
       if constexpr (Cell::kStates == 2)
@@ -136,7 +136,7 @@ struct LayerBackward {
     if (recomputes)
       for_each_index(
           parallel, layer.steps, [&] { return Recompute(*this); },
-          [&](int64_t i, Recompute& recompute) { recompute(whole, i + 1); });
+          [&](int64_t i, Recompute& recompute) { recompute(whole, memory, i + 1); });
     scan(chain(whole, carry.data), plan, parallel);
     for_each_index(parallel, parallel.threads,
                    [&](int64_t i) { gradients.add_share(0, i, parallel.threads, whole); });
@@ -157,15 +157,18 @@ struct LayerBackward {
         for (int64_t hi = layer.steps; hi > 0; hi -= min(steps, hi)) {
           const Slab<T> now = slab(hi, steps, b, n, memory);
           if (recomputes)
-            for (int64_t t = now.lo + 1; t <= now.hi; ++t) recompute(now, t);
+            for (int64_t t = now.lo + 1; t <= now.hi; ++t) recompute(now, memory, t);
           walk(now);
           gradients.add(worker, now);
         }
+        walk.leave();
       }
     });
   }
 
-  // Some threads scan a slab, the others do what comes after it and before it.
+  // Some threads scan slab i, the others do what comes after slab i - 1 and before slab i + 1.
+  // Those two share their memory: of slab i - 1 only d is read by then, of slab i + 1 only what a
+  // forward keeps is written.
   void in_a_pipeline(const SampleGroups& groups) {
     const int64_t workers = parallel.threads, helpers = workers - groups.count;
     const int64_t steps = slab_steps(B), slabs = ceil_div(layer.steps, steps);
@@ -183,7 +186,7 @@ struct LayerBackward {
       Recompute recompute(*this);
       const int64_t n = next.steps();
       for (int64_t k = n * share / shares; k < n * (share + 1) / shares; ++k)
-        recompute(next, next.lo + 1 + k);
+        recompute(next, memories[i % 2], next.lo + 1 + k);
     };
     for_each_index(parallel, workers, [&](int64_t w) { prepare(0, w, workers); });
     for (int64_t i = 0; i < slabs; ++i)
@@ -211,7 +214,7 @@ struct LayerBackward {
         : self(self), b(b), n(n), memory(n * self.state) {
       Chain::enter(self.layer, self.request, b, n, memory.data);
     }
-    ~Walk() { Chain::leave(self.layer, self.request, b, n, memory.data); }
+    void leave() const { Chain::leave(self.layer, self.request, b, n, memory.data); }
     void operator()(const Slab<T>& slab) const { self.linear_walk(slab, 0, n, memory.data); }
   };
 

@@ -10,18 +10,24 @@
 
 namespace bppsa::BPPSA_ISA {
 
-// Which steps and samples of a layer, and their rows (step, sample), sample by sample.
+// Which steps and samples of a layer, and the gradients of their pre-activations: rows (step,
+// sample), sample by sample.
 template <typename T>
-struct Slab {
+struct SlabGradients {
   int64_t lo, hi;  // steps (lo, hi]
   int64_t b, n;    // samples [b, b + n)
   Rows<T> d;       // of step lo + 1, sample b and on
   int64_t d_rows;  // from one step to the next
-  ConstRows<T> kept;
-  int64_t kept_rows;
-  bool read_by_other_core = false;  // d, to a core that reads it
 
   int64_t steps() const { return hi - lo; }
+};
+
+// And what the forward kept of them.
+template <typename T>
+struct Slab : SlabGradients<T> {
+  ConstRows<T> kept;
+  int64_t kept_rows;
+  bool read_by_other_core = false;  // d
 };
 
 template <class Cell_>

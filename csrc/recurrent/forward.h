@@ -60,12 +60,12 @@ class InputPart {
 // One sample alone is a chain of short steps, of which each test and address would be a good part:
 // kAlone, so that none is left.
 template <class Cell, bool kAlone, typename T = typename Cell::T>
-void forward_group(const Layer<T>& layer, const PackedWeights<Cell>& weights, T* c_n, int64_t b,
-                   int64_t samples) {
+void forward_group(const RecurrentForwardRequest& request, const Layer<T>& layer,
+                   const PackedWeights<Cell>& weights, int64_t b, int64_t samples) {
   const int64_t n = kAlone ? 1 : samples;
   const int64_t H = layer.H, P = layer.P;
   const int64_t width = whole_vectors<T>(H), output_width = whole_vectors<T>(P);
-  const bool keeps_all = Cell::kKept && layer.request.kept_width == Cell::kKept * layer.padded;
+  const bool keeps_all = Cell::kKept && request.kept_width == Cell::kKept * layer.padded;
   InputPart<Cell> input(layer, weights, b, n);
   Buffer<T> memory(n * (3 * width + 2 * output_width + Cell::kKept * layer.padded));
   T* next = memory.data;
@@ -90,9 +90,13 @@ void forward_group(const Layer<T>& layer, const PackedWeights<Cell>& weights, T*
     input.of_step(t, step);
     step.h = {h.data, h.ld};
     step.out = layer.w_hr ? unprojected : h_next;
-    step.gates = keeps_all ? layer.kept(t, b) : gates;
-    if constexpr (Cell::kStates == 2) step.kept_c = layer.kept_c(t, b);
-    const Rows<T> output = layer.output(t, b);
+    const int64_t kept_width = request.kept_width;
+    const Rows<T> kept{kept_width ? static_cast<T*>(request.kept) + layer.kept_at(t, b) : nullptr,
+                       kept_width};
+    step.gates = keeps_all ? kept : gates;
+    if constexpr (Cell::kStates == 2)
+      step.kept_c = {kept ? kept.data + kept_width - layer.padded : nullptr, kept_width};
+    const Rows<T> output{static_cast<T*>(request.output) + layer.output_at(t, b), P};
     step.output = layer.w_hr ? Rows<T>{} : output;
     forward_step<Cell>(*weights, step);
     if (layer.w_hr) {
@@ -104,7 +108,8 @@ void forward_group(const Layer<T>& layer, const PackedWeights<Cell>& weights, T*
     h_next = swap;
   }
   if constexpr (Cell::kStates == 2)
-    for (int64_t r = 0; r < n; ++r) std::memcpy(c_n + (b + r) * H, c[r], H * sizeof(T));
+    for (int64_t r = 0; r < n; ++r)
+      std::memcpy(static_cast<T*>(request.c_n) + (b + r) * H, c[r], H * sizeof(T));
 }
 
 template <class Cell>
@@ -116,7 +121,7 @@ void layer_forward(const RecurrentForwardRequest& request, const Parallel& paral
   for_each_index(parallel, groups.count, [&](int64_t i) {
     const auto forward =
         groups.size(i) == 1 ? forward_group<Cell, true> : forward_group<Cell, false>;
-    forward(layer, weights, static_cast<T*>(request.c_n), groups.begin(i), groups.size(i));
+    forward(request, layer, weights, groups.begin(i), groups.size(i));
   });
 }
 

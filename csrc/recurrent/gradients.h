@@ -21,24 +21,28 @@ class ParameterGradients {
                       : gates;
   }
 
-  ParameterGradients(const Layer<T>& layer, const RecurrentBackwardRequest& request, int workers)
+  ParameterGradients(const Layer<T>& layer, const RecurrentBackwardRequest& request,
+                     const Parallel& parallel)
       : layer_(layer),
-        args_(request),
-        workers_(workers),
+        request_(request),
+        workers_(parallel.threads),
         K_(Cell::kGates * layer.padded),
         N_(whole_vectors<T>(K_)),
         size_x_(request.grad_w_ih ? layer.I * N_ : 0),
         size_h_(request.grad_w_hh ? layer.P * N_ : 0),
         size_hr_(request.grad_w_hr ? layer.P * whole_vectors<T>(layer.padded) : 0),
         size_((size_x_ + size_h_ + size_hr_ + 2 * N_)),
-        sums_(workers * size_),
+        sums_(workers_ * size_),
+        parallel_(worth_threads(parallel, workers_ * size_)),
         w_ih_(request.grad_x && rearranged() ? K_ * layer.I : 0) {
-    std::memset(sums_.data, 0, workers * size_ * sizeof(T));
+    for_each_index(parallel_, workers_, [&](int64_t worker) {
+      std::memset(sums_.data + worker * size_, 0, size_ * sizeof(T));
+    });
     if (request.grad_x) arrange_w_ih();
   }
 
   // Adds the rows of a slab to the sums of one worker.
-  void add(int64_t worker, const Slab<T>& slab) const {
+  void add(int64_t worker, const SlabGradients<T>& slab) const {
     if (slab.hi <= slab.lo || slab.n <= 0) return;
     const int64_t P = layer_.P, padded = layer_.padded, steps = slab.steps(), n = slab.n;
     T* x = sums_.data + worker * size_;
@@ -49,37 +53,38 @@ class ParameterGradients {
     const Block<T> from_x{slab.d.data, step, ld};
     const Block<T> from_h{slab.d.data + Cell::kFirstRecurrentRow * padded, step, ld};
     const T one = 1;
-    if (args_.grad_w_ih) {
+    if (request_.grad_w_ih) {
       const T* first = layer_.x(slab.lo + 1, slab.b).data;
       add_transposed_product<T>(steps, n, layer_.I, N_,
-                                {first, args_.x_stride[0], args_.x_stride[1]}, from_x, x);
+                                {first, request_.x_stride[0], request_.x_stride[1]}, from_x, x);
     }
-    if (args_.grad_w_hh) {
-      if (slab.lo == 0 && args_.h0)
+    if (request_.grad_w_hh) {
+      if (slab.lo == 0 && request_.h0)
         add_transposed_product<T>(1, n, P, N_, {layer_.h(0, slab.b).data, 0, P}, from_h, h);
       const int64_t skip = slab.lo == 0;
       const Block<T> rest{from_h.data + skip * step, step, ld};
       if (steps > skip)
         add_transposed_product<T>(steps - skip, n, P, N_,
-                                  {layer_.h(slab.lo + skip, slab.b).data, args_.output_step, P},
+                                  {layer_.h(slab.lo + skip, slab.b).data, request_.output_step, P},
                                   rest, h);
     }
-    if (args_.grad_b_ih || (args_.grad_b_hh && !Cell::kFirstRecurrentRow))
+    if (request_.grad_b_ih || (request_.grad_b_hh && !Cell::kFirstRecurrentRow))
       add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, from_x, sums_x);
-    if (args_.grad_b_hh && Cell::kFirstRecurrentRow)
+    if (request_.grad_b_hh && Cell::kFirstRecurrentRow)
       add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, from_h, sums_x + N_);
-    if (args_.grad_w_hr) {
+    if (request_.grad_w_hr) {
       const T* g_h = slab.d.data + Cell::kRows * padded;
       add_transposed_product<T>(steps, n, P, whole_vectors<T>(padded), {g_h, step, ld},
                                 {g_h + layer_.padded_P, step, ld}, hr);
     }
-    if (args_.grad_x)
+    if (request_.grad_x)
       for (int64_t t = slab.lo + 1; t <= slab.hi; ++t)
         grad_x(t, slab.b, n, slab.d.from((t - 1 - slab.lo) * slab.d_rows));
   }
 
-  // Adds the rows of a slab, shared out to `count` workers from `first` on: share i of them.
-  void add_share(int64_t first, int64_t i, int64_t count, Slab<T> slab) const {
+  // Adds the rows of a slab, shared out to `count` workers from `first` on: share i of them. (What
+  // the forward kept of the slab is another's by now, see LayerBackward::in_a_pipeline.)
+  void add_share(int64_t first, int64_t i, int64_t count, SlabGradients<T> slab) const {
     if (slab.steps() >= count) {
       const int64_t lo = slab.lo, steps = slab.steps();
       slab.lo = lo + steps * i / count;
@@ -96,23 +101,22 @@ class ParameterGradients {
 
   // Writes the gradients.
   void finish() {
-    for (int w = 1; w < workers_; ++w)
-      for (int64_t i = 0; i < size_; ++i) sums_.data[i] += sums_.data[w * size_ + i];
+    add_up_workers();
     const T* x = sums_.data;
     const T* h = x + size_x_;
     const T* hr = h + size_h_;
     const T* sums_x = hr + size_hr_;
     const T* sums_h = sums_x + N_;
     const int64_t H = layer_.H;
-    if (args_.grad_w_ih) scatter(x, layer_.I, static_cast<T*>(args_.grad_w_ih), kPermuted);
-    if (args_.grad_w_hh) scatter(h, layer_.P, static_cast<T*>(args_.grad_w_hh), false);
-    if (args_.grad_b_ih) scatter(sums_x, 1, static_cast<T*>(args_.grad_b_ih), kPermuted);
-    if (args_.grad_b_hh)
-      scatter(Cell::kFirstRecurrentRow ? sums_h : sums_x, 1, static_cast<T*>(args_.grad_b_hh),
+    if (request_.grad_w_ih) scatter(x, layer_.I, static_cast<T*>(request_.grad_w_ih), kPermuted);
+    if (request_.grad_w_hh) scatter(h, layer_.P, static_cast<T*>(request_.grad_w_hh), false);
+    if (request_.grad_b_ih) scatter(sums_x, 1, static_cast<T*>(request_.grad_b_ih), kPermuted);
+    if (request_.grad_b_hh)
+      scatter(Cell::kFirstRecurrentRow ? sums_h : sums_x, 1, static_cast<T*>(request_.grad_b_hh),
               false);
-    if (args_.grad_w_hr)
+    if (request_.grad_w_hr)
       for (int64_t p = 0; p < layer_.P; ++p)
-        std::memcpy(static_cast<T*>(args_.grad_w_hr) + p * H,
+        std::memcpy(static_cast<T*>(request_.grad_w_hr) + p * H,
                     hr + p * whole_vectors<T>(layer_.padded), H * sizeof(T));
   }
 
@@ -122,9 +126,19 @@ class ParameterGradients {
   bool narrow() const { return layer_.I < kNarrow; }
   bool rearranged() const { return kPermuted || narrow() || layer_.H != layer_.padded; }
 
+  // To the sums of the first. A share of the numbers, of all workers, is one thread's.
+  void add_up_workers() {
+    constexpr int64_t kShare = 1 << 12;
+    for_each_index(parallel_, ceil_div(size_, kShare), [&](int64_t share) {
+      const int64_t begin = share * kShare, end = min(begin + kShare, size_);
+      for (int w = 1; w < workers_; ++w)
+        for (int64_t i = begin; i < end; ++i) sums_.data[i] += sums_.data[w * size_ + i];
+    });
+  }
+
   void grad_x(int64_t t, int64_t b, int64_t n, Rows<T> d) const {
     const int64_t I = layer_.I;
-    T* out = static_cast<T*>(args_.grad_x) + (t - 1) * args_.grad_x_step + b * I;
+    T* out = static_cast<T*>(request_.grad_x) + (t - 1) * request_.grad_x_step + b * I;
     if (narrow())
       dot_rows<T, kMaxWidth<T>>(n, K_, I, d.data, d.ld, w_ih_.data, out);
     else
@@ -149,20 +163,24 @@ class ParameterGradients {
   void scatter(const T* sum, int64_t inputs, T* grad, bool permuted) const {
     const int64_t H = layer_.H;
     constexpr int64_t kBlock = 16;
-    for (int block = 0; block < Cell::kGates; ++block) {
-      const int64_t gate = permuted ? Cell::input_gate(block) : block;
-      for (int64_t j0 = 0; j0 < H; j0 += kBlock)
-        for (int64_t i = 0; i < inputs; ++i)
-          for (int64_t j = j0; j < min(j0 + kBlock, H); ++j)
-            grad[(gate * H + j) * inputs + i] = sum[i * N_ + block * layer_.padded + j];
-    }
+    const int64_t blocks = ceil_div(H, kBlock);
+    for_each_index(parallel_, Cell::kGates * blocks, [&](int64_t n) {
+      const int64_t row = n / blocks, j0 = n % blocks * kBlock;
+      const int64_t gate = permuted ? Cell::input_gate(row) : row;
+      for (int64_t i = 0; i < inputs; ++i)
+        for (int64_t j = j0; j < min(j0 + kBlock, H); ++j)
+          grad[(gate * H + j) * inputs + i] = sum[i * N_ + row * layer_.padded + j];
+    });
   }
 
   const Layer<T>& layer_;
-  const RecurrentBackwardRequest& args_;
+  const RecurrentBackwardRequest& request_;
   const int workers_;
   const int64_t K_, N_, size_x_, size_h_, size_hr_, size_;
-  Buffer<T> sums_;  // a worker's: W_ih, W_hh, W_hr, the sums that go with W_ih, with W_hh
+  // A worker's: W_ih, W_hh, W_hr, the sums that go with W_ih, with W_hh. As many as workers: so no
+  // sum depends on which thread came first.
+  Buffer<T> sums_;
+  const Parallel parallel_;
   Buffer<T> w_ih_;
   MultiplyRows<T> multiply_x_ = nullptr;
 };

@@ -65,9 +65,11 @@ struct Layer {
   const RecurrentRequest& request;
   int64_t steps, B, I, H, P;
   int64_t padded, padded_P;
+  const T *output, *kept_data;
   const T *w_ih, *w_hh, *b_ih, *b_hh, *w_hr;
 
-  explicit Layer(const RecurrentRequest& request)
+  template <class Request>
+  explicit Layer(const Request& request)
       : request(request),
         steps(request.T),
         B(request.B),
@@ -76,6 +78,8 @@ struct Layer {
         P(request.P),
         padded(padded_units<T>(request.H)),
         padded_P(padded_units<T>(request.P)),
+        output(static_cast<const T*>(request.output)),
+        kept_data(static_cast<const T*>(request.kept)),
         w_ih(static_cast<const T*>(request.w_ih)),
         w_hh(static_cast<const T*>(request.w_hh)),
         b_ih(static_cast<const T*>(request.b_ih)),
@@ -87,26 +91,25 @@ struct Layer {
     const T* first = static_cast<const T*>(request.x);
     return {first + (t - 1) * request.x_stride[0] + b * request.x_stride[1], request.x_stride[1]};
   }
-  Rows<T> output(int64_t t, int64_t b) const {
-    return {static_cast<T*>(request.output) + (t - 1) * request.output_step + b * P, P};
-  }
+  // Of what the forward puts out: its place in the output.
+  int64_t output_at(int64_t t, int64_t b) const { return (t - 1) * request.output_step + b * P; }
   ConstRows<T> h(int64_t t, int64_t b) const {
-    if (t > 0) return {output(t, b).data, P};
+    if (t > 0) return {output + output_at(t, b), P};
     return ConstRows<T>{static_cast<const T*>(request.h0), P}.from(b);
   }
   // What the forward kept of step t: all that the cell wants, an LSTM's c alone, or nothing.
-  Rows<T> kept(int64_t t, int64_t b) const {
-    const int64_t width = request.kept_width;
-    if (!width) return {};
-    return {static_cast<T*>(request.kept) + ((t - 1) * B + b) * width, width};
+  int64_t kept_at(int64_t t, int64_t b) const { return ((t - 1) * B + b) * request.kept_width; }
+  ConstRows<T> kept(int64_t t, int64_t b) const {
+    if (!request.kept_width) return {};
+    return {kept_data + kept_at(t, b), request.kept_width};
   }
   // An LSTM's c_t, where it was kept: the last padded units of a row.
-  Rows<T> kept_c(int64_t t, int64_t b) const {
-    const Rows<T> row = kept(t, b);
+  ConstRows<T> kept_c(int64_t t, int64_t b) const {
+    const ConstRows<T> row = kept(t, b);
     return {row ? row.data + row.ld - padded : nullptr, row.ld};
   }
   ConstRows<T> c(int64_t t, int64_t b) const {
-    if (t > 0) return {kept_c(t, b).data, request.kept_width};
+    if (t > 0) return kept_c(t, b);
     return ConstRows<T>{static_cast<const T*>(request.c0), H}.from(b);
   }
   int64_t c_width(int64_t t) const { return t > 0 ? padded : H; }

@@ -172,6 +172,9 @@ BPPSA_INLINE void finish_block(const ForwardWeights<T>& w, const ForwardStep<T>&
 
 template <class Cell, typename T = typename Cell::T>
 BPPSA_INLINE void forward_slots(const ForwardWeights<T>& w, const ForwardStep<T>& s) {
+  static_assert(Cell::kSlots % (kMaxWidth<T> / kMinWidth<T>) == 0,
+                "the slots of a block of the least width must fill whole vectors: add slots that "
+                "take nothing from x or h");
   for_each_block<T>(
       1, w.padded, [&](auto lanes, int64_t, int64_t k) __attribute__((always_inline)) {
         constexpr int W = decltype(lanes)::W, kVectors = Cell::kSlots * W / kMaxWidth<T>;

@@ -25,18 +25,18 @@ struct RecurrentRequest {
   const void *w_ih, *w_hh;  // (GH, I), (GH, P)
   const void *b_ih, *b_hh;  // (GH), or null
   const void* w_hr;         // (P, H), or null
-  void* output;             // (T, B, P): h_1 ... h_T
-  int64_t output_step;
-  void* kept;  // (T, B, kept_width): what the forward keeps for the backward; see the cells
-  int64_t kept_width;
+  int64_t output_step;      // of the output: (T, B, P), h_1 ... h_T
+  int64_t kept_width;       // of what the forward keeps for the backward: (T, B, kept_width)
 };
 
 struct RecurrentForwardRequest : RecurrentRequest {
-  void* c_n;  // (B, H), LSTM
+  void *output, *kept;
+  void* c_n;  // (B, H), where the cell has a c
 };
 
 // Results are null where they are not wanted.
 struct RecurrentBackwardRequest : RecurrentRequest {
+  const void *output, *kept;
   const void* grad;  // (T, B, P), contiguous in P: u_1 ... u_T, or null for zeros
   int64_t grad_stride[2];
   const void *grad_hn, *grad_cn;  // (B, P), (B, H): added to the direct gradient of the last state

@@ -15,7 +15,6 @@ class ChainTree {
  public:
   using T = typename Chain::T;
 
-  // beyond: the end of the chain, where the tree ends before it (chunked).
   ChainTree(const Chain& chain, const Parallel& parallel, const Tree& tree, const TreeParts& parts,
             bool replays_last)
       : chain_(chain),

@@ -31,7 +31,12 @@ class FlushDenormals {
   using Word = unsigned;
   static constexpr Word kFlush = 0x8040;  // results (FTZ) and operands (DAZ)
   static Word get() { return _mm_getcsr(); }
-  static void set(Word word) { _mm_setcsr(word); }
+  // What is computed goes from memory to memory: no load or store passes the change of mode.
+  static void set(Word word) {
+    asm volatile("" ::: "memory");
+    _mm_setcsr(word);
+    asm volatile("" ::: "memory");
+  }
 #elif defined(__aarch64__)
   using Word = uint64_t;
   static constexpr Word kFlush = Word(1) << 24;  // FZ
@@ -40,7 +45,7 @@ class FlushDenormals {
     asm volatile("mrs %0, fpcr" : "=r"(word));
     return word;
   }
-  static void set(Word word) { asm volatile("msr fpcr, %0" : : "r"(word)); }
+  static void set(Word word) { asm volatile("msr fpcr, %0" : : "r"(word) : "memory"); }
 #else
   using Word = unsigned;
   static constexpr Word kFlush = 0;

@@ -20,6 +20,12 @@ struct SampleGroups {
   int64_t size(int64_t i) const { return begin(i + 1) - begin(i); }
 };
 
+// All threads, or one alone for so few numbers that waking the others costs more.
+inline Parallel worth_threads(Parallel parallel, int64_t numbers) {
+  if (numbers < int64_t(1) << 15) parallel.threads = 1;
+  return parallel;
+}
+
 // Calls body(i, state) for i in [0, n); each thread's share has a state of its own, from make().
 template <class Make, class Body>
 inline void for_each_index(const Parallel& parallel, int64_t n, const Make& make,

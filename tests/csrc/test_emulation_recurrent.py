@@ -39,7 +39,7 @@ TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5}
 LAYER = [
     *storage, *fields(ctypes.c_int, "cell"), *numbers("T", "B", "I", "H", "P"), *pointers("x"),
     ("x_stride", ctypes.c_int64 * 2), *pointers("h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh", "w_hr"),
-    *pointers("output"), *numbers("output_step"), *pointers("kept"), *numbers("kept_width"),
+    *numbers("output_step", "kept_width"), *pointers("output", "kept"),
 ]  # fmt: skip
 ForwardRequest = mirror("RecurrentForwardRequest", LAYER, pointers("c_n"))
 BackwardRequest = mirror(

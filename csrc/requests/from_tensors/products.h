@@ -17,6 +17,16 @@ inline CsrPattern csr_pattern(const Tensor& crow, const Tensor& col, const char*
   return pattern;
 }
 
+// Of a pattern on the CPU, that rows follow each other and columns lie below `cols`.
+inline void check_columns(const CsrPattern& pattern, int64_t rows, int64_t cols, const char* name) {
+  for (int64_t i = 0; i < rows; ++i)
+    STD_TORCH_CHECK(pattern.crow[i] >= 0 && pattern.crow[i] <= pattern.crow[i + 1], name,
+                    ": crow descends at row ", i);
+  for (int64_t e = 0; e < pattern.crow[rows]; ++e)
+    STD_TORCH_CHECK(pattern.col[e] >= 0 && pattern.col[e] < cols, name, ": found column ",
+                    pattern.col[e], ", wanted less than ", cols);
+}
+
 // values (entries) or (samples, entries) of any strides.
 inline Stride stride_of(const Tensor& values, int64_t entries, int64_t batch, const char* name) {
   const int64_t dims = values.dim();

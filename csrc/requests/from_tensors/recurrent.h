@@ -61,7 +61,7 @@ Request layer_request(const std::string& cell, const LayerTensors& in, bool reve
   const int64_t GH = in.w_hh.size(0);
   const int64_t T = request.T = x.size(0), B = request.B = x.size(1), I = request.I = x.size(2);
   const int64_t H = request.H = GH / row.gates, P = request.P = in.w_hh.size(1);
-  STD_TORCH_CHECK(GH == row.gates * H && P >= 1 && (in.w_hr.has_value() || P == H),
+  STD_TORCH_CHECK(H >= 1 && GH == row.gates * H && P >= 1 && (in.w_hr.has_value() || P == H),
                   "w_hh: its sizes are not those of a cell ", cell);
   check_steps(x, "x", x, {T, B, I});
   check_operand(in.h0, "h0", x, {B, P});

@@ -41,6 +41,18 @@ inline void set_geometry(SparseConvRequest& request, const Tensor& x, const Conv
   }
 }
 
+// That the pattern's rows follow each other, and read channels and taps that exist.
+inline void check_survivors(const SparseConvRequest& request) {
+  check_ascending(request.rows, request.out_channels + 1, false, "rows");
+  const int64_t taps = request.kernel[0] * request.kernel[1];
+  for (int64_t e = 0; e < request.rows[request.out_channels]; ++e) {
+    const int32_t channel = request.entries[2 * e], tap = request.entries[2 * e + 1];
+    STD_TORCH_CHECK(channel >= 0 && channel < request.in_channels && tap >= 0 && tap < taps,
+                    "entries: found channel ", channel, " and tap ", tap, ", wanted less than ",
+                    request.in_channels, " and ", taps);
+  }
+}
+
 // All but results and what is particular to forward or backward.
 template <class Request>
 Request conv_request(const ConvTensors& in, const ConvGeometry& geometry, bool relu, bool pool) {
@@ -62,6 +74,7 @@ Request conv_request(const ConvTensors& in, const ConvGeometry& geometry, bool r
   request.entries = indices(entries, "entries", 2 * nnz, x);
   STD_TORCH_CHECK(request.rows[0] == 0 && request.rows[request.out_channels] == nnz,
                   "rows: wanted 0 first and the number of values last");
+  if (checks_patterns()) check_survivors(request);
   return request;
 }
 

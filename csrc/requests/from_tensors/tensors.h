@@ -1,12 +1,17 @@
 // From torch's tensors to the plain structs of requests/: dtypes, memory, checks.
 //
-// Builders are for every device. Python's checks have said the same in more words.
+// Builders are for every device. Python's checks have said the same in more words. Shapes, dtypes
+// and layouts are always checked. What a pattern holds is checked where a plan is made of it, once;
+// where it is used, step by step, it is trusted: to look at it would cost what the kernel costs,
+// and on a GPU the host would have to wait. BPPSA_CHECK_PATTERNS=1 in the environment looks all the
+// same, on the CPU.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <cstdlib>
 #include <initializer_list>
 #include <optional>
 #include <vector>
@@ -69,6 +74,20 @@ inline Tensor empty_of(const Tensor& beside, Sizes size, ScalarType dtype) {
 template <typename T>
 T* data(const Tensor& t) {
   return static_cast<T*>(t.data_ptr());
+}
+
+// Whether patterns that are trusted are looked at.
+inline bool checks_patterns() {
+  static const char* const wanted = std::getenv("BPPSA_CHECK_PATTERNS");
+  return wanted && *wanted == '1';
+}
+
+// That numbers on the CPU rise, or at least do not fall.
+template <typename T>
+void check_ascending(const T* numbers, int64_t n, bool strictly, const char* name) {
+  for (int64_t i = 1; i < n; ++i)
+    STD_TORCH_CHECK(numbers[i - 1] < numbers[i] + !strictly, name, ": found ", numbers[i],
+                    " after ", numbers[i - 1], ", wanted ascending numbers");
 }
 
 // A contiguous tensor of `size` 32-bit indices, on the device of `like`.

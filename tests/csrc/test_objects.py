@@ -1,0 +1,110 @@
+"""Builds of the CPU library: levels are sealed, names mean one thing, sanitizers find nothing."""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.native_build import ROOT, build, tool
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="its levels are those of x86-64"),
+]
+
+LEVELS = ["x86-64-v2", "x86-64-v3", "x86-64-v4"]
+# Defined by the compiler itself, the same in every object.
+OF_THE_COMPILER = {"DW.ref.__gxx_personality_v0"}
+
+
+def leaked(objects, level):
+    """What the objects of a level define for others to see, outside the level's namespace.
+
+    The linker keeps one of several weak functions of a name: one that two levels share may be the
+    one with the instructions that this machine lacks.
+    """
+    name = level.replace("-", "_")
+    sealed = re.compile(rf"_Z(GV|T[VISTC]|Z)*N[VK]*5bppsa{len(name)}{name}")
+    nm = [tool("nm"), "--defined-only", "--format=posix", "--no-sort", *map(str, objects)]
+    lines = subprocess.run(nm, check=True, capture_output=True, text=True).stdout.splitlines()
+    symbols = [line.split()[:2] for line in lines if not line.endswith(":")]
+    assert any(sealed.match(symbol) for symbol, kind in symbols), "no object of the level was seen"
+    seen = {symbol for symbol, kind in symbols if kind.isupper() or kind in "uvw"}
+    return sorted(s for s in seen if not sealed.match(s) and s not in OF_THE_COMPILER)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_function_leaks_out_of_a_level(level, tmp_path):
+    # The cells share all but their formula: one of each of the two forms.
+    targets = [level, f"{level}_rnn_tanh_float", f"{level}_lstm_float"]
+    build(tmp_path, f"-DBPPSA_LEVELS={level}", "-DBPPSA_OPTIMIZATION=-O1", targets=targets)
+    objects = list(tmp_path.rglob("*.o"))
+    assert len(objects) == 7
+    assert leaked(objects, level) == []
+
+
+def test_a_leak_is_found(tmp_path):
+    source = tmp_path / "leak.cpp"
+    source.write_text(
+        "#include <algorithm>\n#include <vector>\n"
+        "namespace bppsa::x86_64_v4 { void sorted(std::vector<int>& v) "
+        "{ std::sort(v.begin(), v.end()); } }"
+    )
+    compiled = tmp_path / "leak.o"
+    subprocess.run([tool("g++"), "-O1", "-c", str(source), "-o", str(compiled)], check=True)
+    assert any("sort" in symbol for symbol in leaked([compiled], "x86-64-v4"))
+
+
+def test_one_name_means_one_thing_in_the_whole_library(tmp_path):
+    flags = "-DCMAKE_CXX_FLAGS=-flto=2 -Wodr -Werror=odr"
+    levels = "-DBPPSA_LEVELS=x86-64-v2;x86-64-v3"
+    build(tmp_path, levels, "-DBPPSA_OPTIMIZATION=-O0", flags)
+
+
+# Of each operator the cases that go through every branch of its kernel at small sizes.
+SANITIZED = {
+    "ops/test_reverse_scan.py": "linear or chunked or blelloch or below_python",
+    "ops/test_diagonal_scan.py": "below_python or (cpu and float32)",
+    "ops/test_recurrent.py": "below_python or empty or strides or reverse",
+    "ops/test_sparse.py": "below_python or empty",
+    "csrc/test_hazards.py": "",
+}
+
+
+def test_sanitizers_find_nothing_in_the_cpu_operators(tmp_path):
+    flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
+    build(
+        tmp_path / "build",
+        "-DBPPSA_LEVELS=native",
+        "-DBPPSA_OPTIMIZATION=-O1",
+        f"-DCMAKE_CXX_FLAGS={flags}",
+    )
+    package = tmp_path / "bppsa_lightning"
+    shutil.copytree(
+        ROOT / "bppsa_lightning", package, ignore=shutil.ignore_patterns("*.so", "__pycache__")
+    )
+    shutil.copy(tmp_path / "build" / "_C.so", package)
+    found = [tool("g++"), "-print-file-name=libasan.so"]
+    asan = subprocess.run(found, check=True, capture_output=True, text=True).stdout.strip()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path),
+        "LD_PRELOAD": asan,
+        # Python's own memory is never given back; what lies beyond an array is what matters.
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "OMP_NUM_THREADS": "2",
+    }
+    pytest_command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    for name, chosen in SANITIZED.items():
+        ran = subprocess.run(
+            [*pytest_command, str(ROOT / "tests" / name), "-k", chosen],
+            cwd=tmp_path, env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        assert ran.returncode == 0, f"{name}\n{ran.stdout[-8000:]}\n{ran.stderr[-8000:]}"
+        assert re.search(r"[1-9]\d* passed", ran.stdout), f"{name}: nothing ran\n{ran.stdout}"
+        assert Path(package / "_C.so").is_file()
