@@ -166,8 +166,8 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def main() -> None:
-    options = parser().parse_args()
+def main(arguments: list[str] | None = None) -> None:
+    options = parser().parse_args(arguments)
     if options.serve:
         return serve(options.seconds)
     if len(options.checkouts) != 2:

@@ -69,15 +69,15 @@ __global__ void __launch_bounds__(kLaneThreads)
 
   const int pieces = ceil_div(N + 1, kColumns);
   const int64_t lanes = view.B + (chunks - 2) * view.B * pieces;
-  // By hand: a lambda's captures would take registers that the columns need.
-  const int64_t all = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t lane = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; lane < lanes; lane += all) {
+  // By hand, with the number of all lanes found again each time: the columns need its registers.
+  for (int64_t lane = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; lane < lanes;
+       lane += int64_t{gridDim.x} * blockDim.x) {
     const bool ends = lane < view.B;
     const int64_t rest = ends ? 0 : lane - view.B;
     const int column0 = ends ? N : static_cast<int>(rest % pieces) * kColumns;
     const int64_t b = ends ? lane : rest / pieces % view.B;
     const int64_t chunk = ends ? chunks - 1 : rest / pieces / view.B + 1;
-    const int64_t first = chunk * span, last = Segments{view.T, span}.hi(chunk);
+    const int64_t first = chunk * span, last = smaller(first + span, view.T);  // as in Segments
 
     Real a[S][kColumns][kH];
 #pragma unroll

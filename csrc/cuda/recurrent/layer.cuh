@@ -2,6 +2,8 @@
 // A layer's forward and backward, from a request: where things lie, and with or without a
 // projection.
 
+#include <type_traits>
+
 #include "instances.cuh"
 #include "projection.cuh"
 
@@ -10,18 +12,20 @@ namespace bppsa::cuda {
 /// Results lie the other way in time, whatever their strides are.
 inline bool runs_backwards(const RecurrentRequest& request) { return request.output_step < 0; }
 
-// Where in `kept` its parts lie; null where it has them not.
-template <class Cell, typename Real = typename Cell::scalar_t>
+// Where in `kept` its parts lie; null where it has them not. Number: the cell's type, for a
+// forward, or the same `const`, for a backward.
+template <class Cell, typename Number>
 struct Kept {
-  Quad<Real>* gates = nullptr;  // of all T * B * H places
-  Real *c = nullptr, *m = nullptr;
+  using Real = typename Cell::scalar_t;
+  using Gates = std::conditional_t<std::is_const_v<Number>, const Quad<Real>, Quad<Real>>;
+  Gates* gates = nullptr;  // of all T * B * H places
+  Number *c = nullptr, *m = nullptr;
 
-  explicit Kept(const RecurrentRequest& request) {
-    Real* next = static_cast<Real*>(request.kept);
+  Kept(const RecurrentRequest& request, Number* next) {
     const int64_t places = request.T * request.B * request.H;
     const bool all = request.kept_width == kept_width_of(request, Keep::all);
     if (Cell::kKeeps && all) {
-      gates = reinterpret_cast<Quad<Real>*>(next);
+      gates = reinterpret_cast<Gates*>(next);
       next += 4 * places;
     }
     if (Cell::kStates == 2 && request.kept_width > 0) c = next, next += places;
@@ -58,7 +62,7 @@ void layer_forward(const RecurrentForwardRequest& request, void* h_n, Launcher& 
   const auto out = [](void* data) { return static_cast<Real*>(data); };
   ForwardLayer<Real> layer{};
   describe<Cell>(request, layer);
-  const Kept<Cell> kept(request);
+  const Kept<Cell, Real> kept(request, out(request.kept));
   ForwardView<Real>& view = layer.view;
   view.w_ih = in(request.w_ih), view.b_ih = in(request.b_ih), view.b_hh = in(request.b_hh);
   view.h0 = in(request.h0), view.c0 = in(request.c0);
@@ -80,7 +84,7 @@ void layer_backward(const RecurrentBackwardRequest& request, const Plan& plan, L
   describe<Cell>(request, layer);
   layer.plan = plan;
   layer.w_ih = in(request.w_ih), layer.b_ih = in(request.b_ih), layer.b_hh = in(request.b_hh);
-  const Kept<Cell> kept(request);
+  const Kept<Cell, const Real> kept(request, in(request.kept));
   BackwardView<Real>& view = layer.view;
   const Real* const output = first_in_time(in(request.output), request.output_step, request);
   view.tape = {request.w_hr ? kept.m : output, kept.gates, kept.c,
