@@ -33,6 +33,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "attach": "attach(), detach()",
         "explain": "what runs how, and why",
         "recurrent": "nn.RNN, nn.GRU, nn.LSTM",
+        "chain": "what every chain remembers",
         "depth": "stacks of layers",
         "pruned": "layers with a mask",
         "jacobians": "sparse Jacobians (CSR)",

@@ -7,9 +7,9 @@ same text, and nothing has to be timed again. Needs nvcc, but no GPU.
     python csrc/testing/compare_ptx.py translate BUILD OUT [NAME ...]    # OUT/<target>-<source>.ptx
     python csrc/testing/compare_ptx.py compare OLD NEW [NAME ...]
 
-NAME picks files whose name contains it. `compare` numbers symbols, labels and (virtual) registers in
-the order of their appearance, so that names may change, and prints the kernels that only one of both sides
-has; its exit status is 1 if there are any.
+NAME picks files whose name contains it. `compare` numbers symbols, labels and (virtual) registers
+in the order of their appearance, so that names may change, and prints the kernels that only one of
+both sides has; its exit status is 1 if there are any.
 """
 
 import argparse

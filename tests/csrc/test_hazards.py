@@ -46,6 +46,7 @@ def backward(cell, operands, grad, algorithm="linear", chunk=0, levels=0):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["chunked", "blelloch"])
 def test_products_of_jacobians_stay_within_a_budget(algorithm):
     # All maps at once would be 2000 x 4 x 64 x 65 numbers, 133 MB.
@@ -143,6 +144,7 @@ def test_a_plan_of_a_product_refuses_what_count_product_did_not_return():
             op.fill_product(*A, *B, 4, *damaged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -121,6 +121,7 @@ def test_two_excerpts_are_different_music_in_the_same_room(corpus):
     assert first != recording.draw(1, "pia", 7)
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes_in_any_process_and_a_smaller_corpus_is_a_part(
     corpus, tmp_path, monkeypatch
 ):

@@ -190,6 +190,7 @@ def test_compiled():
     assert relative_error(found, wanted) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [0, 1])
 def test_a_compiled_layer_sees_its_mask_change(monkeypatch, changes):
     """Also if no change of it was counted before; and makes no pattern that it has."""
