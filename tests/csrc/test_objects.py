@@ -80,7 +80,7 @@ def test_sanitizers_find_nothing_in_the_cpu_operators(tmp_path):
     build(
         tmp_path / "build",
         "-DBPPSA_LEVELS=native",
-        "-DBPPSA_OPTIMIZATION=-O1",
+        "-DBPPSA_OPTIMIZATION=-O0",
         f"-DCMAKE_CXX_FLAGS={flags}",
     )
     package = tmp_path / "bppsa_lightning"
