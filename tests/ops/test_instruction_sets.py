@@ -46,7 +46,11 @@ def test_lower_instruction_sets_give_the_same_results(level):
         text=True,
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
-    assert ran.stdout.split() == [level.replace("-", "_"), *CHECKS]
+    taken, *passed = ran.stdout.split()
+    assert passed == [*CHECKS]
+    if f"the lowest level of this build is {taken}" in ran.stderr:
+        pytest.skip(f"this build has no kernels for {level} (BPPSA_LEVELS=all has)")
+    assert taken == level.replace("-", "_")
 
 
 @pytest.mark.slow
@@ -69,7 +73,11 @@ print(torch.ops.bppsa.cpu_capability())
         return subprocess.run(command, env=environment, capture_output=True, text=True)
 
     ran, known = printed(wanted), wanted.endswith("v2")
-    assert ran.stdout.strip() == ("x86_64_v2" if known else printed(None).stdout.strip())
+    taken = ran.stdout.strip()
+    if known:
+        assert taken == "x86_64_v2" or f"the lowest level of this build is {taken}" in ran.stderr
+    else:
+        assert taken == printed(None).stdout.strip()
     assert (f"BPPSA_CPU_CAPABILITY: found '{wanted}', wanted" in ran.stderr) != known
 
 
