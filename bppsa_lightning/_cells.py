@@ -9,7 +9,8 @@ class Cell(NamedTuple):
     Attributes:
         name: in csrc and in `bppsa_lightning.ops`.
         label: for people.
-        kind: the name of PyTorch's class, "RNN", "GRU" or "LSTM".
+        kind: the name of PyTorch's class, "RNN", "GRU" or "LSTM"; for a cell that PyTorch lacks, of
+            the one whose measured times stand for its own.
         gates: blocks of H rows in w_ih and w_hh.
         saved: numbers a unit and step that the forward saves for the backward, with all gates.
         has_c: whether its state has a second part, c.

@@ -24,6 +24,13 @@
 //                        on with W_hh
 //   input_gate(row)      the gate of W_ih that one of the first kGates rows of d goes with
 //   kPassesH             whether past[0] is anything; if not it is left unset
+//   tanh_c<Math>(slot, h), unprojected(slot, tanh_c)
+//                        with two states: tanh(c_t) of what was kept and shown, and h_t from it
+//
+// A cell that keeps anything has four slots, which fill a vector of any width, and four rows of d.
+// With fewer gates a spare slot takes some gate's sum and is not read (it takes one, from x or from
+// h), and a row of d is there twice. With two states what `step` leaves in the slots does not
+// depend on c_{t-1}: a backward that computes the slots again does not have it.
 #pragma once
 
 // Where formulas land: in the namespace of an instruction set (simd/isa.h), or in that of CUDA.

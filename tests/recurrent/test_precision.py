@@ -66,7 +66,13 @@ def test_bfloat16_is_as_close_to_the_truth_as_pytorch(cell, packed, autocast):
 
     truth = run(copy.deepcopy(stock).double(), x.double())
     with torch.autocast("cpu", BF16, enabled=autocast):
-        wanted, found = (run(m, x) for m in (stock, module))
+        try:
+            wanted = run(stock, x)
+        except RuntimeError as error:  # oneDNN's LSTM in bfloat16, on a processor without AVX-512
+            assert "primitive descriptor" in str(error)
+            with torch.backends.mkldnn.flags(enabled=False):
+                wanted = run(stock, x)
+        found = run(module, x)
     assert_scanned(module)
     for name, value in truth.items():
         allowed = 1.1 * float((wanted[name].double() - value).norm()) + 1e-6

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 import bppsa_lightning as bl
-from bppsa_lightning import reference
+from bppsa_lightning import _cells, reference
 
 
 class Cell(NamedTuple):
@@ -18,7 +18,7 @@ class Cell(NamedTuple):
 
     @property
     def has_c(self):
-        return self.name == "lstm"
+        return _cells.CELLS[self.name].has_c
 
     @property
     def nonlinearity(self):
@@ -93,7 +93,7 @@ def ours(cell, tensors, algorithm="auto", reverse=False):
 def zero_states(cell, tensors):
     """h0 and, for an LSTM, c0, zeros where none are given."""
     (B, w_hh) = tensors["x"].shape[1], tensors["w_hh"]
-    widths = {"h0": w_hh.shape[1]} | ({"c0": w_hh.shape[0] // 4} if cell.has_c else {})
+    widths = {"h0": w_hh.shape[1]} | ({"c0": w_hh.shape[0] // cell.gates} if cell.has_c else {})
     return [tensors.get(name, w_hh.new_zeros(B, width)) for name, width in widths.items()]
 
 
@@ -110,7 +110,12 @@ def true(cell, tensors, reverse=False):
 
 
 def stock(cell, tensors, reverse=False):
-    """The results by name of PyTorch's own layer (which has both biases or none)."""
+    """The results by name of PyTorch's own layer (which has both biases or none).
+
+    Of a cell that PyTorch lacks: by PyTorch's operations, step by step.
+    """
+    if not hasattr(torch, cell.name.split("_")[0]):
+        return true(cell, tensors, reverse)
     x = tensors["x"].flip(0) if reverse else tensors["x"]
     states = [state.unsqueeze(0) for state in zero_states(cell, tensors)]
     weights = [tensors[name] for name in NAMES[3:] if name in tensors]
