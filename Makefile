@@ -30,7 +30,7 @@ develop: $(VENV)/.developed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # What is fetched, installed and compiled, a line each; all the rest is in the log that an error shows.
 SHOWN := ^ *(Collecting|Downloading|Installing collected|-- bppsa_lightning:|\[[0-9]+/[0-9]+\]) ?
-SHOW = > >(tee $(VENV)/$(1).log | grep --line-buffered -E '$(SHOWN)' | cut -c -100) 2>&1 \
+SHOW = > >(tee $(VENV)/$(1).log | grep --line-buffered -E '$(SHOWN)' | sed -u 's/^\(.\{100\}\).*/\1/') 2>&1 \
   || { tail -n 60 $(VENV)/$(1).log; exit 1; }
 
 # What the build needs: torch's headers, CMake. constraints.txt pins the versions tested with.

@@ -1,5 +1,5 @@
-// The steps of a chain, cut into segments of `span`, which is no longer than the chain: segment k is
-// steps (lo(k), hi(k)].
+// The steps of a chain, cut into segments of `span`, which is no longer than the chain: segment k
+// is steps (lo(k), hi(k)].
 #pragma once
 
 #include <cstdint>
