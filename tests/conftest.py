@@ -15,15 +15,17 @@ from bppsa_lightning.planner import cost_pruned
 
 HERE = Path(__file__).parent
 
-# Whole trainings in processes of their own, and kernels compiled for an emulator.
+# Whole trainings in processes of their own, sound and pictures, kernels compiled for an emulator.
 SLOW = (
     "csrc/test_emulation.py",
     "csrc/test_emulation_jacobians.py",
     "csrc/test_emulation_recurrent.py",
+    "datasets/test_render.py",
     "experiments/test_benchmark_recurrent.py",
     "experiments/test_bitstream_rnn.py",
     "experiments/test_irmas_gru.py",
     "experiments/test_pruned.py",
+    "experiments/test_scan_pictures.py",
     "experiments/test_sweep.py",
     "experiments/test_wandb.py",
     "test_ddp.py",

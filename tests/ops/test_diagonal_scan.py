@@ -323,6 +323,7 @@ def emulator():
     return emulate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", MANY, ids=str)
 def test_cuda_on_the_host_equals_the_oracle(shape, dtype, emulator):
@@ -337,6 +338,7 @@ def test_cuda_on_the_host_equals_the_oracle(shape, dtype, emulator):
             assert device.untrusted == 0
 
 
+@pytest.mark.slow
 @each_hard_plan
 @each_real
 def test_cuda_on_the_host_keeps_the_range(dtype, plan, emulator):
