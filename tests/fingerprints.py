@@ -25,6 +25,16 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import lightning.pytorch as pl
+import torch
+from torch import nn
+from torch.nn.utils import prune
+from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils.data import DataLoader, TensorDataset
+
+import bppsa_lightning as bl
+from bppsa_lightning.datasets import BitstreamDataModule
+
 LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 ALGORITHMS = ("auto", "linear", "chunked", "blelloch")
 CELLS = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 3, "lstm": 4, "lstm_projected": 4}
@@ -41,8 +51,6 @@ Case = tuple[str, Callable[[], Iterable]]
 
 def digest(tensors: Iterable) -> str:
     """SHA-256 of tensors' shapes, dtypes and bits; None counts as a value, -0 differs from 0."""
-    import torch
-
     whole = hashlib.sha256()
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
@@ -61,8 +69,6 @@ def digest(tensors: Iterable) -> str:
 
 def with_gradients(function: Callable, leaves: dict, seed: int = 1) -> list:
     """A function's results, and the gradients of all its named tensors by random ones."""
-    import torch
-
     leaves = {name: t.detach().requires_grad_() for name, t in leaves.items()}
     results = function(**leaves)
     results = [r for r in (results if isinstance(results, tuple) else (results,)) if r is not None]
@@ -73,8 +79,6 @@ def with_gradients(function: Callable, leaves: dict, seed: int = 1) -> list:
 
 
 def random(*shape: int, dtype=None, scale: float = 1.0, seed: int = 0):
-    import torch
-
     generator = torch.Generator().manual_seed(hash((shape, seed)) % 2**31)
     return (torch.randn(*shape, generator=generator) * scale).to(dtype or torch.float32)
 
@@ -100,10 +104,6 @@ def operands(cell: str, size: tuple[int, int, int, int], dtype, bias: bool, stat
 
 
 def recurrent_operators() -> Iterator[Case]:
-    import torch
-
-    import bppsa_lightning as bl
-
     def run(cell, tensors, algorithm, reverse):
         kind = cell.split("_")[0]
         settings = {"nonlinearity": cell[4:]} if kind == "rnn" else {}
@@ -134,11 +134,6 @@ OPTIONS = {
 
 def attached_layers() -> Iterator[Case]:
     """nn.RNN, nn.GRU and nn.LSTM in scan mode: data types, options, packed sequences."""
-    import torch
-    from torch import nn
-    from torch.nn.utils.rnn import pack_padded_sequence
-
-    import bppsa_lightning as bl
 
     def run(kind, settings, dtype, algorithm, packed):
         torch.manual_seed(3)
@@ -172,10 +167,6 @@ def attached_layers() -> Iterator[Case]:
 
 
 def scans() -> Iterator[Case]:
-    import torch
-
-    import bppsa_lightning as bl
-
     dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
     for T, B, H in ((1, 1, 1), (5, 2, 3), (64, 3, 20), (130, 2, 37), (300, 1, 8)):
         for dtype in dtypes:
@@ -212,10 +203,6 @@ def scans() -> Iterator[Case]:
 
 
 def jacobians() -> Iterator[Case]:
-    import torch
-
-    import bppsa_lightning as bl
-
     J = bl.jacobians
     for dtype in (torch.float32, torch.float64):
         image = random(3, 13, 17, dtype=dtype)
@@ -237,11 +224,6 @@ def jacobians() -> Iterator[Case]:
 
 def depth() -> Iterator[Case]:
     """Stacks of layers in scan mode, and pruned ones: losses and gradients of two steps of SGD."""
-    import torch
-    from torch import nn
-    from torch.nn.utils import prune
-
-    import bppsa_lightning as bl
 
     def steps(model, x, y):
         optimizer, found = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), []
@@ -288,13 +270,6 @@ def depth() -> Iterator[Case]:
 
 def trainings() -> Iterator[Case]:
     """Losses and weights of short trainings by the strategy: `make train`'s, and others."""
-    import lightning.pytorch as pl
-    import torch
-    from torch import nn
-    from torch.utils.data import DataLoader, TensorDataset
-
-    import bppsa_lightning as bl
-    from bppsa_lightning.datasets import BitstreamDataModule
 
     class Model(pl.LightningModule):
         def __init__(self, body, read_out):
@@ -354,10 +329,6 @@ def trainings() -> Iterator[Case]:
 
 def here() -> dict[str, str]:
     """The digests of all cases in this process, by name."""
-    import torch
-
-    import bppsa_lightning as bl
-
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     found, level = {}, bl.ops.cpu_capability()
@@ -372,8 +343,6 @@ def here() -> dict[str, str]:
 
 def everywhere() -> dict[str, str]:
     """`here`, in a process for each instruction set that this machine has."""
-    import bppsa_lightning as bl
-
     own, found = bl.ops.cpu_capability().replace("_", "-"), {}
     for level in [level for level in LEVELS if level <= own] or [own]:
         environment = {**os.environ, "BPPSA_CPU_CAPABILITY": level, "PYTHONHASHSEED": "0"}
