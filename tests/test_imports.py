@@ -7,7 +7,7 @@ import pytest
 
 import bppsa_lightning
 
-PACKAGE = Path(bppsa_lightning.__path__[0])
+PACKAGE = Path(bppsa_lightning.__file__).parent
 # From the roof to the ground; the private modules are below all others.
 LEVELS = (
     ("__init__",),
