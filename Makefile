@@ -2,7 +2,7 @@
 #
 #   make train     trains an RNN with strategy="bppsa" and with stock PyTorch, compares them
 #   make test      all tests (those that need a GPU say so when they skip)
-#   make quick     every idea once, in less than 90 seconds
+#   make quick     every idea once, in about two minutes on two cores
 #   make lint      format, lint, types
 #   make benchmark measures against stock PyTorch, writes experiments/records
 #   make figures   the paper's figures, quick, into runs/figures; figures-full: some 5 hours, the
