@@ -101,10 +101,7 @@ struct LayerBackward {
         step.x = layer.x(t, slab.b);
       }
       step.h = t > 1 || layer.request.h0 ? layer.h(t - 1, slab.b) : ConstRows<T>{nothing.data, 0};
-      if constexpr (Cell::kStates == 2) {
-        // c_t is not wanted: any c_{t-1} will do.
-        step.c = {nothing.data, 0};
-      }
+      step.before = {nothing.data, 0};  // the state after the step is not wanted
       const int64_t first = (t - 1 - slab.lo) * slab.kept_rows;
       step.gates = {to.kept.data + first * self.kept_row, self.kept_row};
       forward_step<Cell>(*self.forward_weights, step);

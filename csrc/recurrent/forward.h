@@ -84,11 +84,11 @@ void forward_group(const RecurrentForwardRequest& request, const Layer<T>& layer
 
   ForwardStep<T> step{};
   step.n = n;
-  step.c = {c.data, c.ld};
   step.c_next = c;
   for (int64_t t = 1; t <= layer.steps; ++t) {
     input.of_step(t, step);
     step.h = {h.data, h.ld};
+    step.before = Cell::kStates == 2 ? ConstRows<T>{c.data, c.ld} : step.h;
     step.out = layer.w_hr ? unprojected : h_next;
     const int64_t kept_width = request.kept_width;
     const Rows<T> kept{kept_width ? static_cast<T*>(request.kept) + layer.kept_at(t, b) : nullptr,

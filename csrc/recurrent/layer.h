@@ -34,7 +34,7 @@ struct ForwardStep {
   ConstRows<T> x;       // inputs (I), or
   ConstRows<T> x_part;  // their part of the pre-activations, if computed before: FromX's columns
   ConstRows<T> h;       // the state before the step (P)
-  ConstRows<T> c;       // an LSTM's c before the step, padded
+  ConstRows<T> before;  // what the formula takes of it, padded: c of a cell with two states, else h
   Rows<T> gates;        // result: the slots as the cell keeps them
   Rows<T> c_next;       // result, padded; may be c
   Rows<T> kept_c;       // result: c once more, or null

@@ -157,10 +157,7 @@ BPPSA_INLINE void finish_block(const ForwardWeights<T>& w, const ForwardStep<T>&
   }
   using V = Vec<T, L::kAll>;
   UnitState<V> before{};
-  if constexpr (Cell::kStates == 2)
-    before.c = L::load(s.c[row] + k, s.c.ld);
-  else
-    before.h = L::load_first(s.h[row] + k, s.h.ld, w.H - k);
+  (Cell::kStates == 2 ? before.c : before.h) = L::load(s.before[row] + k, s.before.ld);
   const UnitState<V> after = Cell::template step<VectorMath<T, L::kAll>>(slot, before);
   if constexpr (Cell::kStates == 2) L::store(s.c_next[row] + k, s.c_next.ld, after.c);
   L::store(s.out[row] + k, s.out.ld, after.h);
