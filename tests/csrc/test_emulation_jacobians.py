@@ -60,7 +60,7 @@ ApplyRequest = mirror(
 
 
 def stride_of(values):
-    """As stride_of in csrc/requests/from_tensors/jacobians.h."""
+    """As stride_of in csrc/operators/jacobians.h."""
     shared = values.dim() == 1 or values.shape[0] <= 1
     return Stride(0 if shared else values.stride(0), values.stride(-1))
 

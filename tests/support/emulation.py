@@ -111,7 +111,7 @@ def run(driver, *arguments, **limits):
 
 
 def first_step(tensor, backwards=False):
-    """The address of the step that a recurrence begins at, as in requests/from_tensors/."""
+    """The address of the step that a recurrence begins at, as in csrc/operators/tensors.h."""
     last = tensor.shape[0] - 1 if backwards and tensor.shape[0] else 0
     return tensor.data_ptr() + last * tensor.stride(0) * tensor.element_size()
 
