@@ -1,9 +1,8 @@
 // bppsa::batch_norm and bppsa::batch_norm_backward on the CPU: by the statistics of the batch, in
 // the sparse layers' layout. x, y, grad: (channels, n), contiguous; weight, bias, mean, var:
 // (channels).
-#include "../requests/batch_norm.h"
-
 #include "../operators/tensors.h"
+#include "../requests/sparse.h"
 #include "levels/table.h"
 
 namespace bppsa::cpu {
@@ -28,12 +27,12 @@ Request batch_norm_request(const Tensor& x, const Maybe& weight, double eps, boo
 std::tuple<Tensor, Tensor, Tensor> batch_norm(const Tensor& x, const Maybe& weight,
                                               const Maybe& bias, double eps, bool relu) {
   auto request = batch_norm_request<BatchNormForwardRequest>(x, weight, eps, relu);
-  request.bias = operand(bias, "bias", x, {request.channels});
-  Tensor y = torch::stable::empty_like(x);
-  Tensor mean = empty_beside(x, {request.channels}), var = empty_beside(x, {request.channels});
-  request.y = y.data_ptr(), request.mean = mean.data_ptr(), request.var = var.data_ptr();
+  const int64_t channels = request.channels;
+  request.bias = operand(bias, "bias", x, {channels});
+  const std::tuple results{result(request.y, x, {channels, request.n}),
+                           result(request.mean, x, {channels}), result(request.var, x, {channels})};
   kernels().batch_norm_forward(request, parallel_for_work(x.numel()));
-  return {y, mean, var};
+  return results;
 }
 
 // Gradients of x, weight, bias.
@@ -47,12 +46,11 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(const Tensor& grad, const
   request.y = operand(y, "y", x, {channels, request.n});
   request.mean = operand(mean, "mean", x, {channels});
   request.var = operand(var, "var", x, {channels});
-  Tensor grad_x = torch::stable::empty_like(x);
-  Tensor grad_weight = empty_beside(x, {channels}), grad_bias = empty_beside(x, {channels});
-  request.grad_x = grad_x.data_ptr();
-  request.grad_weight = grad_weight.data_ptr(), request.grad_bias = grad_bias.data_ptr();
+  const std::tuple results{result(request.grad_x, x, {channels, request.n}),
+                           result(request.grad_weight, x, {channels}),
+                           result(request.grad_bias, x, {channels})};
   kernels().batch_norm_backward(request, parallel_for_work(x.numel()));
-  return {grad_x, grad_weight, grad_bias};
+  return results;
 }
 
 }  // namespace bppsa::cpu

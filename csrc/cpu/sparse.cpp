@@ -1,7 +1,8 @@
 // bppsa::sparse_conv2d and its backward on the CPU: a layer with few weights; bppsa::take_surviving
 // and bppsa::put_surviving: between a dense weight and the values of its surviving entries.
+#include "../requests/sparse.h"
+
 #include "../operators/tensors.h"
-#include "../requests/sparse_conv.h"
 #include "levels/table.h"
 
 namespace bppsa::cpu {
@@ -110,10 +111,9 @@ std::tuple<Tensor, Tensor> sparse_conv2d(const Tensor& x, const Tensor& values, 
   request.bias = operand(bias, "bias", x, {request.out_channels});
   const Sizes size{request.out_channels, request.result_size[0], request.result_size[1],
                    request.samples};
-  Tensor output = empty_beside(x, size);
-  Tensor places = empty_beside(x, pool ? size : Sizes{0}, ScalarType::Byte);
-  request.output = output.data_ptr();
-  if (pool) request.places = data<uint8_t>(places);
+  const Tensor output = result(request.output, x, size);
+  const Tensor places = result(request.places, x, pool ? size : Sizes{0});
+  if (!pool) request.places = nullptr;
   if (output.numel()) kernels().sparse_forward(request, parallel_for(request, values));
   return {output, places};
 }
@@ -153,16 +153,16 @@ std::tuple<Tensor, Tensor, Tensor> sparse_conv2d_backward(
   request.entries_t = indices(entries_t, "entries_t", 2 * nnz, x);
   request.order_t = indices(order_t, "order_t", nnz, x);
   int bit = 0;
-  const auto result = [&](void*& at, Sizes size) {
+  const auto wanted_result = [&](void*& at, Sizes size) {
     Tensor t = empty_beside(x, wanted >> bit++ & 1 ? size : Sizes{0});
     at = result_data(t);
     if (at && grad.numel() == 0) std::memset(at, 0, t.numel() * bytes_of(request.storage));
     return t;
   };
   const std::tuple results{
-      result(request.grad_x,
-             {request.in_channels, request.in_size[0], request.in_size[1], samples}),
-      result(request.grad_values, {nnz}), result(request.grad_bias, {channels})};
+      wanted_result(request.grad_x,
+                    {request.in_channels, request.in_size[0], request.in_size[1], samples}),
+      wanted_result(request.grad_values, {nnz}), wanted_result(request.grad_bias, {channels})};
   if (grad.numel()) kernels().sparse_backward(request, parallel_for(request, values));
   return results;
 }

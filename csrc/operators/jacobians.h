@@ -38,8 +38,7 @@ Tensor max_pool_values(const Tensor& x, const Tensor& first_y, const Tensor& out
   request.pool_y = {pool_y[0], pool_y[1], pool_y[2], pool_y[3]};
   request.pool_x = {pool_x[0], pool_x[1], pool_x[2], pool_x[3]};
   request.input = x.data_ptr();
-  const Tensor values = empty_beside(x, {request.planes, out_y.numel() * out_x.numel()});
-  request.values = values.data_ptr();
+  const Tensor values = result(request.values, x, {x.size(0), out_y.numel() * out_x.numel()});
   Device::run(request, x, values.numel());
   return values;
 }
@@ -71,8 +70,7 @@ Tensor weight_values(const Tensor& weight, const Tensor& source, const Tensor& f
   request.crow = indices(crow, "crow", request.rows + 1, weight);
   STD_TORCH_CHECK(!crow.is_cpu() || request.crow[request.rows] == entries, "crow: found ",
                   crow.is_cpu() ? request.crow[request.rows] : 0, " entries, wanted ", entries);
-  const Tensor values = empty_beside(weight, {entries});
-  request.values = values.data_ptr();
+  const Tensor values = result(request.values, weight, {entries});
   Device::run(request, weight, entries);
   return values;
 }
@@ -138,10 +136,10 @@ Tensor multiply_csr(const Tensor& a_crow, const Tensor& a_col, const Tensor& a,
   for (const Stride& s : {request.a_stride, request.b_stride})
     STD_TORCH_CHECK(side_by_side ? s.sample <= 1 : s.entry == 1 || entries == 0,
                     "a, b: wanted samples side by side or apart, as the result");
-  Tensor values = !batched       ? empty_beside(a, {entries})
-                  : side_by_side ? empty_beside(a, {entries, batch})
-                                 : empty_beside(a, {batch, entries});
-  request.values = values.data_ptr();
+  const Tensor values = result(request.values, a,
+                               !batched       ? Sizes{entries}
+                               : side_by_side ? Sizes{entries, batch}
+                                              : Sizes{batch, entries});
   request.stride = side_by_side ? Stride{1, batch} : Stride{entries, 1};
   Device::run(request, a, (entries + a_col.numel()) * batch);
   return side_by_side ? torch::stable::transpose(values, 0, 1) : values;
@@ -161,8 +159,7 @@ Tensor apply_csr(const Tensor& crow, const Tensor& col, const Tensor& values, co
   request.stride = stride_of(values, request.entries, request.batch, "values");
   STD_TORCH_CHECK(request.stride.sample <= 1, "values: wanted samples side by side");
   request.x = x.data_ptr();
-  const Tensor out = empty_beside(x, {request.rows, request.batch});
-  request.out = out.data_ptr();
+  const Tensor out = result(request.out, x, {request.rows, request.batch});
   if (request.batch > 0) Device::run(request, x, request.entries * request.batch);
   return out;
 }

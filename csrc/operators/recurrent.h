@@ -123,20 +123,20 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> recur
   request.grad_hn = operand(grad_h_n, "grad_h_n", x, {B, P});
   request.grad_cn = operand(grad_c_n, "grad_c_n", x, {B, H});
   int bit = 0;
-  const auto result = [&](void*& at, Sizes size, bool exists = true) {
+  const auto wanted_result = [&](void*& at, Sizes size, bool exists = true) {
     const bool is_wanted = wanted >> bit++ & 1;
     Tensor t = exists && is_wanted ? Device::empty(x, size) : empty_beside(x, {0});
     at = result_data(t);
     return t;
   };
-  const std::tuple results{result(request.grad_x, {T, B, I}),
-                           result(request.grad_h0, {B, P}),
-                           result(request.grad_c0, {B, H}, row_of(request.cell).states == 2),
-                           result(request.grad_w_ih, {GH, I}),
-                           result(request.grad_w_hh, {GH, P}),
-                           result(request.grad_b_ih, {GH}, b_ih.has_value()),
-                           result(request.grad_b_hh, {GH}, b_hh.has_value()),
-                           result(request.grad_w_hr, {P, H}, w_hr.has_value())};
+  const std::tuple results{wanted_result(request.grad_x, {T, B, I}),
+                           wanted_result(request.grad_h0, {B, P}),
+                           wanted_result(request.grad_c0, {B, H}, row_of(request.cell).states == 2),
+                           wanted_result(request.grad_w_ih, {GH, I}),
+                           wanted_result(request.grad_w_hh, {GH, P}),
+                           wanted_result(request.grad_b_ih, {GH}, b_ih.has_value()),
+                           wanted_result(request.grad_b_hh, {GH}, b_hh.has_value()),
+                           wanted_result(request.grad_w_hr, {P, H}, w_hr.has_value())};
   if (request.grad_x) request.grad_x = first_step(std::get<0>(results), reverse);
   request.grad_x_step = direction(reverse) * B * I;
   Device::run(request, plan, x);

@@ -44,6 +44,17 @@ T* data(const Tensor& t) {
   return static_cast<T*>(t.data_ptr());
 }
 
+// A tensor beside `like` for a result; `at` will point to it, and says its dtype: like's for void.
+template <typename T>
+Tensor result(T*& at, const Tensor& like, Sizes size) {
+  std::optional<ScalarType> dtype;
+  if constexpr (!std::is_void_v<T>)
+    dtype = sizeof(T) == 8 ? ScalarType::Long : sizeof(T) == 4 ? ScalarType::Int : ScalarType::Byte;
+  const Tensor t = empty_beside(like, size, dtype);
+  at = data<T>(t);
+  return t;
+}
+
 // The memory of a result; null for one of size 0, which is not wanted.
 inline void* result_data(const Tensor& t) { return t.numel() ? t.data_ptr() : nullptr; }
 

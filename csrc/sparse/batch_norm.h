@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "../requests/batch_norm.h"
+#include "../requests/sparse.h"
 #include "../simd/parallel.h"
 #include "../simd/vec.h"
 #include "pool.h"

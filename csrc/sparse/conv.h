@@ -6,7 +6,7 @@
 // stride, for the taps k that leave no remainder: the input gradient is one gather a phase.
 #pragma once
 
-#include "../requests/sparse_conv.h"
+#include "../requests/sparse.h"
 #include "correlate.h"
 #include "gather.h"
 #include "padded_image.h"
@@ -93,15 +93,10 @@ inline int64_t phase_size(const SparseConvRequest& request, int d, int64_t phase
 
 // What of the output's gradient the inputs reach.
 inline Window grad_window(const SparseConvRequest& request, int d) {
-  Window window{0, request.out_size[d], request.out_size[d]};
-  int64_t shift;
-  for (int64_t phase = 0; phase < phases(request, d); ++phase)
-    for (int64_t k = 0; k < request.kernel[d]; ++k)
-      if (shift_of(request, d, phase, k, shift)) {
-        window.begin = min(window.begin, shift);
-        window.end = max(window.end, phase_size(request, d, phase) + shift);
-      }
-  return window;
+  const int64_t first = request.padding[d] - (request.kernel[d] - 1) * request.dilation[d];
+  const int64_t last = request.in_size[d] - 1 + request.padding[d];
+  const int64_t out = request.out_size[d];
+  return {min(first / request.stride[d], int64_t(0)), max(last / request.stride[d] + 1, out), out};
 }
 
 // The gradient of the layer's own output, with zeros around it.

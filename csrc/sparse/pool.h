@@ -7,7 +7,7 @@
 // knows the gradient of each of the four pixels from that byte.
 #pragma once
 
-#include "../requests/sparse_conv.h"
+#include "../requests/sparse.h"
 #include "../simd/vec.h"
 
 namespace bppsa::BPPSA_ISA {

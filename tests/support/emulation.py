@@ -130,17 +130,17 @@ def scan_request(kind, maps, grad, out, backwards):
     T, B, H = maps.shape[:3]
     return kind(
         storage_of(grad), T, B, H,
-        first_step(maps, backwards), (ctypes.c_int64 * maps.dim())(*strides),
         first_step(grad, backwards), (ctypes.c_int64 * 3)(*strides_of(grad, 3, backwards)),
         first_step(out, backwards), (-1 if backwards else 1) * B * H,
+        first_step(maps, backwards), (ctypes.c_int64 * maps.dim())(*strides),
     )  # fmt: skip
 
 
 def scan_request_type(name, dimensions):
     return mirror(
-        name, storage, numbers("T", "B", "H"), pointers("maps"),
-        [("stride", ctypes.c_int64 * dimensions)], pointers("grad"),
+        name, storage, numbers("T", "B", "H"), pointers("grad"),
         [("grad_stride", ctypes.c_int64 * 3)], pointers("out"), numbers("out_step"),
+        pointers("maps"), [("stride", ctypes.c_int64 * dimensions)],
     )  # fmt: skip
 
 
