@@ -75,14 +75,16 @@ Parallel parallel_for(const SparseConvRequest& request, const Tensor& values) {
                            (values.numel() + request.out_channels));
 }
 
-// `index` ascends: trusted, see tensors.h.
-const int64_t* index_of(const Tensor& index) {
+// Places below `limit`, that of a weight or a size. They ascend: trusted, see tensors.h.
+const int64_t* index_of(const Tensor& index, int64_t limit, const char* of) {
   STD_TORCH_CHECK(index.dim() == 1 && index.is_contiguous() && index.is_cpu() &&
                       index.scalar_type() == ScalarType::Long,
                   "index: wanted one dimension of int64, contiguous, on the CPU");
-  const auto* const numbers = data<const int64_t>(index);
-  if (checks_patterns()) check_ascending(numbers, index.numel(), true, "index");
-  return numbers;
+  const int64_t n = index.numel();
+  const auto* const at = data<const int64_t>(index);
+  if (checks_patterns()) check_ascending(at, n, true, "index");
+  STD_TORCH_CHECK(n == 0 || (at[0] >= 0 && at[n - 1] < limit), "index: beyond the ", of);
+  return at;
 }
 
 // Calls body(pointer) with the tensor's memory as numbers of its size.
@@ -169,9 +171,8 @@ std::tuple<Tensor, Tensor, Tensor> sparse_conv2d_backward(
 
 Tensor take_surviving(const Tensor& weight, const Tensor& index) {
   STD_TORCH_CHECK(weight.is_contiguous(), "weight: wanted contiguous");
-  const int64_t* at = index_of(index);
+  const int64_t* at = index_of(index, weight.numel(), "weight");
   const int64_t n = index.numel();
-  STD_TORCH_CHECK(n == 0 || (at[0] >= 0 && at[n - 1] < weight.numel()), "index: beyond the weight");
   Tensor values = empty_beside(weight, {n});
   with_numbers(weight, [&](auto* from) {
     auto* to = static_cast<decltype(from)>(values.data_ptr());
@@ -184,10 +185,9 @@ Tensor take_surviving(const Tensor& weight, const Tensor& index) {
 
 // A block is cleared and filled while it is in the first-level cache.
 Tensor put_surviving(const Tensor& values, const Tensor& index, int64_t size) {
-  const int64_t* at = index_of(index);
+  const int64_t* at = index_of(index, size, "size");
   const int64_t n = index.numel();
   operand(values, "values", values, {n});
-  STD_TORCH_CHECK(n == 0 || (at[0] >= 0 && at[n - 1] < size), "index: beyond the size");
   constexpr int64_t kBlock = 1 << 12;
   Tensor weight = empty_beside(values, {size});
   with_numbers(values, [&](const auto* from) {

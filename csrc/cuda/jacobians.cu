@@ -10,29 +10,11 @@ namespace bppsa::cuda {
 namespace {
 
 struct Device {
-  /// Calls run with a zero of the dtype of a request.
-  template <class Request, class Run>
-  static void by_dtype(const Request& request, const Run& run) {
-    request.storage == Storage::f64 ? run(double{}) : run(float{});
-  }
-
-#define KERNEL(name, Request)                                                     \
-  static void run(const Request& request, const Tensor& like, int64_t) {          \
-    Launcher launch(like);                                                        \
-    by_dtype(request, [&](auto zero) { name<decltype(zero)>(request, launch); }); \
-  }
-  KERNEL(elementwise, ElementwiseRequest)
-  KERNEL(weights, WeightRequest)
-  KERNEL(multiply, NumericRequest)
-  KERNEL(apply, ApplyRequest)
-#undef KERNEL
-
-  static void run(const MaxPoolRequest& request, const Tensor& like, int64_t) {
-    const Sizes windows{request.planes, request.y.out_size, request.x.out_size};
-    const Tensor argmax = empty_beside(like, windows, ScalarType::Int);
+  template <class Request>
+  static void run(const Request& request, const Tensor& like, int64_t) {
     Launcher launch(like);
-    by_dtype(request,
-             [&](auto zero) { max_pool<decltype(zero)>(request, data<int32_t>(argmax), launch); });
+    request.storage == Storage::f64 ? cuda::run<double>(request, launch)
+                                    : cuda::run<float>(request, launch);
   }
 };
 

@@ -60,13 +60,10 @@ void multiply_row_of_batch(const NumericRequest& request, int64_t i) {
   const bool in_order = request.program[i] < 0;
   const P* place =
       in_order ? nullptr : static_cast<const P*>(request.positions) + request.program[i];
-  if (!in_order)
-    for (int32_t e = 0; e < size; ++e)
-      for (int64_t s = 0; s < B; s += W) store<T, W>(c + e * ld + min(s, B - W), Vec<T, W>{});
-  // The last vector of samples overlaps the one before it: its sum is its own, not added twice.
-  for (int64_t v = 0; v < ceil_div(B, W); ++v) {
-    const int64_t s = min(v * W, B - W);
-    if (!in_order && s != v * W)
+  // The last vector of samples overlaps the one before it: it sums all of its lanes again.
+  for (int64_t v = 0; v < B; v += W) {
+    const int64_t s = min(v, B - W);
+    if (!in_order)
       for (int32_t e = 0; e < size; ++e) store<T, W>(c + e * ld + s, Vec<T, W>{});
     int64_t q = 0;
     for (int32_t j = request.a.crow[i]; j < request.a.crow[i + 1]; ++j) {
