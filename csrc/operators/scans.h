@@ -6,6 +6,8 @@
 //
 // The adjoint recurrence, g[0] = grad[0], g[i + 1] = jac_t[i]^T g[i] + grad[i + 1], is the same
 // scan with time reversed and each matrix transposed: only pointers and strides change.
+//
+// Device: run(request, plan, out).
 #pragma once
 
 #include "../requests/scans.h"

@@ -76,10 +76,10 @@ BPPSA_INLINE void with_constants(int64_t groups, int64_t vectors, const Body& bo
 }
 
 // Calls body(groups, vectors, patch, channels) for the patches of a grid, in vectors of W lanes;
-// cut(before, vectors) says which channels to take of so many vectors, behind so many.
+// cut(before, n) says which channels a thread takes of the next n vectors, with `before` behind it.
 //
-// Runs are cut into spans of 16, 8, 4, 2 and 1 vectors. A last vector that is not a whole one is
-// laid over its neighbour, and never cut from it: no two threads write the same number.
+// Runs come in spans of 16, 8, 4, 2 and 1 vectors. A last vector that is not a whole one is laid
+// over its neighbour, and never cut from it: no two threads write the same number.
 template <int W, int Most, class Cut, class Body>
 void for_each_patch(const Grid& grid, const Cut& cut, const Body& body) {
   int64_t row = 0, before = 0;
