@@ -49,6 +49,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "library.cpp": "operator schemas",
         "cpu": "CPU backend",
         "cuda": "CUDA backend",
+        "operators": "tensors in, tensors out",
         "recurrent": "a layer over time",
         "jacobians": "patterns and products",
         "sparse": "pruned layers",

@@ -1,18 +1,38 @@
-// Sparse transposed Jacobians on the CPU: their patterns, their values, products by fixed plans
-// (count, fill, multiply) and products with vectors.
-#include "../requests/from_tensors/jacobians.h"
+// Sparse transposed Jacobians on the CPU: what every device does with them, and what the CPU does
+// for all: patterns, and plans of products (count, fill).
+#include "../operators/jacobians.h"
 
-#include <algorithm>
 #include <numeric>
 
 #include "../jacobians/convolution_classes.h"
 #include "../jacobians/programs.h"
-#include "../requests/from_tensors/plan.h"
-#include "../requests/from_tensors/products.h"
 #include "levels/table.h"
 
 namespace bppsa::cpu {
 namespace {
+
+struct Device {
+#define KERNEL(name, Request)                                            \
+  static void run(const Request& request, const Tensor&, int64_t work) { \
+    kernels().name(request, parallel_for_work(work));                    \
+  }
+  KERNEL(max_pool, MaxPoolRequest)
+  KERNEL(elementwise, ElementwiseRequest)
+  KERNEL(weights, WeightRequest)
+  KERNEL(multiply, NumericRequest)
+  KERNEL(apply, ApplyRequest)
+#undef KERNEL
+};
+
+// Of a pattern, that rows follow each other and columns lie below `cols`.
+void check_columns(const CsrPattern& pattern, int64_t rows, int64_t cols, const char* name) {
+  for (int64_t i = 0; i < rows; ++i)
+    STD_TORCH_CHECK(pattern.crow[i] >= 0 && pattern.crow[i] <= pattern.crow[i + 1], name,
+                    ": crow descends at row ", i);
+  for (int64_t e = 0; e < pattern.crow[rows]; ++e)
+    STD_TORCH_CHECK(pattern.col[e] >= 0 && pattern.col[e] < cols, name, ": found column ",
+                    pattern.col[e], ", wanted less than ", cols);
+}
 
 // size, kernel, stride, padding in front, dilation, size of the output.
 AxisGeometry geometry_of(const Ints& numbers) {
@@ -40,10 +60,11 @@ SymbolicRequest symbolic_request(const Tensor& a_crow, const Tensor& a_col, cons
 }
 
 // One int64 a row, as count_product returns them.
-void check_of_rows(const Tensor& t, const char* name, int64_t rows, const Tensor& like) {
+const int64_t* of_rows(const Tensor& t, const char* name, int64_t rows, const Tensor& like) {
   STD_TORCH_CHECK(t.scalar_type() == ScalarType::Long && t.is_contiguous() && t.numel() == rows &&
                       same_device(t, like),
                   name, ": wanted that of count_product: ", rows, " contiguous int64");
+  return data<int64_t>(t);
 }
 
 // A row of A meets several entries of B's rows.
@@ -78,18 +99,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> convolution_pattern(const Tensor& kee
   request.size = size.data(), request.start = start.data();
   kernels().count_templates(request, parallel_for_work(int64_t(taps.size())));
   const int64_t rows = request.channels * request.height * request.width;
-  Tensor crow = empty_of(keep, {rows + 1}, ScalarType::Int);
-  STD_TORCH_CHECK(begin_rows(request, data<int32_t>(crow)),
-                  "the Jacobian has more than 2^31 - 1 entries");
+  int32_t* begin;
+  const Tensor crow = result(begin, keep, {rows + 1});
+  request.crow = begin;
+  STD_TORCH_CHECK(begin_rows(request, begin), "the Jacobian has more than 2^31 - 1 entries");
   std::exclusive_scan(size.begin(), size.end(), start.begin(), 0);
   const int64_t n = templates ? int64_t(start.back()) + size.back() : 0;
   std::vector<int32_t> column(n);
-  Tensor source = empty_of(keep, {n}, ScalarType::Int);
-  Tensor first = empty_of(keep, {rows}, ScalarType::Int);
-  Tensor col = empty_of(keep, {data<int32_t>(crow)[rows]}, ScalarType::Int);
-  request.column = column.data(), request.source = data<int32_t>(source);
-  request.crow = data<int32_t>(crow), request.col = data<int32_t>(col);
-  request.first = data<int32_t>(first);
+  request.column = column.data();
+  const Tensor source = result(request.source, keep, {n});
+  const Tensor first = result(request.first, keep, {rows});
+  const Tensor col = result(request.col, keep, {begin[rows]});
   kernels().fill_templates(request, parallel_for_work(n));
   kernels().fill_convolution(request, parallel_for_work(col.numel()));
   return {crow, col, source, first};
@@ -99,8 +119,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> convolution_pattern(const Tensor& kee
 std::tuple<Tensor, Tensor> pooling_axis(const Tensor& like, Ints geometry) {
   const AxisGeometry axis = geometry_of(geometry);
   std::vector<int32_t> readers;
-  Tensor first = empty_of(like, {axis.size + 1}, ScalarType::Int);
-  auto* begin = data<int32_t>(first);
+  int32_t *begin, *reader_of;
+  const Tensor first = result(begin, like, {axis.size + 1});
   for (int64_t i = 0; i < axis.size; ++i) {
     begin[i] = int32_t(readers.size());
     STD_TORCH_CHECK(int64_t(readers.size()) <= INT32_MAX - axis.kernel,
@@ -109,8 +129,8 @@ std::tuple<Tensor, Tensor> pooling_axis(const Tensor& like, Ints geometry) {
       if (const int32_t reader = axis.reader(i, k); reader >= 0) readers.push_back(reader);
   }
   begin[axis.size] = int32_t(readers.size());
-  Tensor out = empty_of(like, {int64_t(readers.size())}, ScalarType::Int);
-  std::copy(readers.begin(), readers.end(), data<int32_t>(out));
+  const Tensor out = result(reader_of, like, {begin[axis.size]});
+  std::copy(readers.begin(), readers.end(), reader_of);
   return {first, out};
 }
 
@@ -126,33 +146,10 @@ std::tuple<Tensor, Tensor> window_pattern(const Tensor& first_y, const Tensor& o
   const int64_t entries = channels * out_y.numel() * out_x.numel();
   STD_TORCH_CHECK(entries <= INT32_MAX && channels * out_height * out_width <= INT32_MAX,
                   "the Jacobian has more than 2^31 - 1 entries");
-  Tensor crow = empty_of(first_y, {rows + 1}, ScalarType::Int);
-  Tensor col = empty_of(first_y, {entries}, ScalarType::Int);
-  request.crow = data<int32_t>(crow), request.col = data<int32_t>(col);
+  const Tensor crow = result(request.crow, first_y, {rows + 1});
+  const Tensor col = result(request.col, first_y, {entries});
   kernels().fill_windows(request, parallel_for_work(entries));
   return {crow, col};
-}
-
-Tensor max_pool_values(const Tensor& x, const Tensor& first_y, const Tensor& out_y,
-                       const Tensor& first_x, const Tensor& out_x, int64_t out_height,
-                       int64_t out_width, Ints pool_y, Ints pool_x) {
-  const auto [request, values] =
-      max_pool_request(x, first_y, out_y, first_x, out_x, out_height, out_width, pool_y, pool_x);
-  kernels().max_pool(request, parallel_for_work(values.numel()));
-  return values;
-}
-
-Tensor elementwise_values(const Tensor& x, const std::string& function, double slope) {
-  const auto [request, values] = elementwise_request(x, function, slope);
-  kernels().elementwise(request, parallel_for_work(request.n));
-  return values;
-}
-
-Tensor weight_values(const Tensor& weight, const Tensor& source, const Tensor& first,
-                     const Tensor& crow, int64_t entries) {
-  const auto [request, values] = weight_request(weight, source, first, crow, entries);
-  kernels().weights(request, parallel_for_work(entries));
-  return values;
 }
 
 // Of each row of C = A B: entries (int32), products (int64), the row whose program it shares
@@ -161,23 +158,22 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> count_product(const Tensor& a_crow, c
                                                          const Tensor& b_crow, const Tensor& b_col,
                                                          int64_t cols) {
   SymbolicRequest request = symbolic_request(a_crow, a_col, b_crow, b_col, cols);
-  Tensor row_size = empty_of(a_crow, {request.rows}, ScalarType::Int);
-  Tensor products = empty_of(a_crow, {request.rows}, ScalarType::Long);
-  Tensor owner = empty_of(a_crow, {request.rows}, ScalarType::Long);
-  Tensor hash = empty_of(a_crow, {request.rows}, ScalarType::Long);
-  Tensor in_order = empty_of(a_crow, {request.rows}, ScalarType::Byte);
-  request.row_size = data<int32_t>(row_size), request.products = data<int64_t>(products);
-  request.hash = data<uint64_t>(hash), request.in_order = data<uint8_t>(in_order);
+  const int64_t rows = request.rows;
+  int64_t *first_like, *size;
+  const Tensor row_size = result(request.row_size, a_crow, {rows});
+  const Tensor products = result(request.products, a_crow, {rows});
+  const Tensor owner = result(first_like, a_crow, {rows}), sizes = result(size, a_crow, {4});
+  std::vector<uint64_t> hash(rows);
+  std::vector<uint8_t> in_order(rows);
+  request.hash = hash.data(), request.in_order = in_order.data();
   kernels().count_product(request, parallel_for(a_col));
 
-  Tensor sizes = empty_of(a_crow, {4}, ScalarType::Long);
-  int64_t* size = data<int64_t>(sizes);
   size[0] = size[1] = size[3] = 0;
-  for (int64_t i = 0; i < request.rows; ++i) {
+  for (int64_t i = 0; i < rows; ++i) {
     size[0] += request.row_size[i], size[1] += request.products[i];
     size[3] = std::max<int64_t>(size[3], request.row_size[i]);
   }
-  size[2] = share_programs(request, data<int64_t>(owner));
+  size[2] = share_programs(request, first_like);
   return {row_size, products, owner, sizes};
 }
 
@@ -190,66 +186,42 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> fill_product(const Tensor& a_crow, co
                                                         const Tensor& owner) {
   SymbolicRequest request = symbolic_request(a_crow, a_col, b_crow, b_col, cols);
   const int64_t rows = request.rows;
-  check_of_rows(products, "products", rows, a_crow);
-  check_of_rows(owner, "owner", rows, a_crow);
+  const int64_t* const length = of_rows(products, "products", rows, a_crow);
+  const int64_t* const first_like = of_rows(owner, "owner", rows, a_crow);
   for (int64_t i = 0; i < rows; ++i) {
-    const int64_t o = data<int64_t>(owner)[i];
-    STD_TORCH_CHECK(o >= -1 && o <= i && (o < 0 || data<int64_t>(owner)[o] == o),
+    const int64_t o = first_like[i];
+    STD_TORCH_CHECK(o >= -1 && o <= i && (o < 0 || first_like[o] == o),
                     "owner: wanted that of count_product, found ", o, " for row ", i);
   }
   const int32_t* size = indices(row_size, "row_size", rows, a_crow);
-
-  Tensor crow = empty_of(a_crow, {rows + 1}, ScalarType::Int);
-  Tensor program = empty_of(a_crow, {rows}, ScalarType::Long);
-  Tensor writes = empty_of(a_crow, {rows}, ScalarType::Byte);
-  Tensor differs = empty_of(a_crow, {rows}, ScalarType::Byte);
-  int64_t entries = 0;
-  int32_t longest = 0;
-  for (int64_t i = 0; i < rows; ++i) {
-    data<int32_t>(crow)[i] = int32_t(entries);
-    entries += size[i], longest = std::max(longest, size[i]);
-  }
+  const int64_t entries = std::accumulate(size, size + rows, int64_t{0});
   STD_TORCH_CHECK(entries <= INT32_MAX, "the product has more than 2^31 - 1 entries");
-  data<int32_t>(crow)[rows] = int32_t(entries);
-  Tensor col = empty_of(a_crow, {entries}, ScalarType::Int);
-  request.crow = data<int32_t>(crow), request.col = data<int32_t>(col);
-  request.program = data<int64_t>(program), request.writes = data<uint8_t>(writes);
-  request.differs = data<uint8_t>(differs);
-  request.wide = longest > 65536;
+  request.wide = std::any_of(size, size + rows, [](int32_t n) { return n > 65536; });
+
+  int32_t* begin;
+  int64_t* at;
+  const Tensor crow = result(begin, a_crow, {rows + 1}), program = result(at, a_crow, {rows});
+  const Tensor col = result(request.col, a_crow, {entries});
+  begin[0] = 0;
+  std::inclusive_scan(size, size + rows, begin + 1);
+  std::vector<uint8_t> writes(rows), differs(rows);
+  request.crow = begin, request.program = at;
+  request.writes = writes.data(), request.differs = differs.data();
 
   for (const bool sharing : {true, false}) {
-    const int64_t length = place_programs(rows, data<int64_t>(owner), data<int64_t>(products),
-                                          sharing, data<int64_t>(program), data<uint8_t>(writes));
-    std::fill_n(request.differs, rows, 0);
-    Tensor positions =
-        empty_of(a_crow, {length}, request.wide ? ScalarType::Int : ScalarType::Short);
+    const int64_t all = place_programs(rows, first_like, length, sharing, at, writes.data());
+    differs.assign(rows, 0);
+    const Tensor positions =
+        empty_beside(a_crow, {all}, request.wide ? ScalarType::Int : ScalarType::Short);
     request.positions = positions.data_ptr();
     for (const bool comparing : {false, true}) {
       request.comparing = comparing;
       kernels().fill_product(request, parallel_for(a_col));
     }
-    if (std::find(request.differs, request.differs + rows, 1) == request.differs + rows)
+    if (std::find(differs.begin(), differs.end(), 1) == differs.end())
       return {crow, col, program, positions};
   }
   STD_TORCH_CHECK(false, "unreachable: a program that is not shared was compared");
-}
-
-Tensor multiply_csr(const Tensor& a_crow, const Tensor& a_col, const Tensor& a,
-                    const Tensor& b_crow, const Tensor& b_col, const Tensor& b, const Tensor& crow,
-                    const Tensor& program, const Tensor& positions, int64_t entries,
-                    int64_t longest, bool b_single, bool side_by_side) {
-  const auto [request, values] =
-      multiply_request(a_crow, a_col, a, b_crow, b_col, b, crow, program, positions, entries,
-                       longest, b_single, side_by_side);
-  kernels().multiply(request, parallel_for_work((entries + a_col.numel()) * request.batch));
-  return values;
-}
-
-Tensor apply_csr(const Tensor& crow, const Tensor& col, const Tensor& values, const Tensor& x) {
-  const auto [request, out] = apply_request(crow, col, values, x);
-  if (request.batch > 0)
-    kernels().apply(request, parallel_for_work(request.entries * request.batch));
-  return out;
 }
 
 }  // namespace bppsa::cpu
@@ -258,11 +230,11 @@ STABLE_TORCH_LIBRARY_IMPL(bppsa, CPU, m) {
   m.impl("convolution_pattern", TORCH_BOX(&bppsa::cpu::convolution_pattern));
   m.impl("pooling_axis", TORCH_BOX(&bppsa::cpu::pooling_axis));
   m.impl("window_pattern", TORCH_BOX(&bppsa::cpu::window_pattern));
-  m.impl("max_pool_values", TORCH_BOX(&bppsa::cpu::max_pool_values));
-  m.impl("elementwise_values", TORCH_BOX(&bppsa::cpu::elementwise_values));
-  m.impl("weight_values", TORCH_BOX(&bppsa::cpu::weight_values));
+  m.impl("max_pool_values", TORCH_BOX(&bppsa::max_pool_values<bppsa::cpu::Device>));
+  m.impl("elementwise_values", TORCH_BOX(&bppsa::elementwise_values<bppsa::cpu::Device>));
+  m.impl("weight_values", TORCH_BOX(&bppsa::weight_values<bppsa::cpu::Device>));
   m.impl("count_product", TORCH_BOX(&bppsa::cpu::count_product));
   m.impl("fill_product", TORCH_BOX(&bppsa::cpu::fill_product));
-  m.impl("multiply_csr", TORCH_BOX(&bppsa::cpu::multiply_csr));
-  m.impl("apply_csr", TORCH_BOX(&bppsa::cpu::apply_csr));
+  m.impl("multiply_csr", TORCH_BOX(&bppsa::multiply_csr<bppsa::cpu::Device>));
+  m.impl("apply_csr", TORCH_BOX(&bppsa::apply_csr<bppsa::cpu::Device>));
 }

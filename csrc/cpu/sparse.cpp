@@ -1,30 +1,90 @@
-// What pruned layers are made of, on the CPU: bppsa::sparse_conv2d and its backward (a layer with
-// few weights), bppsa::batch_norm and its backward (by the statistics of the batch, in the sparse
-// layers' layout), bppsa::take_surviving and bppsa::put_surviving (between a dense weight and the
-// values of its surviving entries).
-#include <algorithm>
+// bppsa::sparse_conv2d and its backward on the CPU: a layer with few weights; bppsa::take_surviving
+// and bppsa::put_surviving: between a dense weight and the values of its surviving entries.
+#include "../requests/sparse.h"
 
-#include "../requests/from_tensors/batch_norm.h"
-#include "../requests/from_tensors/plan.h"
-#include "../requests/from_tensors/sparse_conv.h"
+#include "../operators/tensors.h"
 #include "levels/table.h"
 
 namespace bppsa::cpu {
 namespace {
+
+// kernel, stride, dilation: rows, columns. padding: top, bottom, left, right.
+struct Geometry {
+  const Ints &kernel, &stride, &padding, &dilation;
+};
+
+void set_geometry(SparseConvRequest& request, const Tensor& x, const Geometry& of) {
+  const auto& [kernel, stride, padding, dilation] = of;
+  STD_TORCH_CHECK(
+      kernel.size() == 2 && stride.size() == 2 && dilation.size() == 2 && padding.size() == 4,
+      "sparse_conv2d: wanted 2 numbers for kernel, stride and dilation, 4 for padding");
+  for (int d = 0; d < 2; ++d) {
+    STD_TORCH_CHECK(kernel[d] >= 1 && stride[d] >= 1 && dilation[d] >= 1 && padding[2 * d] >= 0 &&
+                        padding[2 * d + 1] >= 0,
+                    "sparse_conv2d: kernel, stride, dilation or padding too small");
+    request.in_size[d] = x.size(2 + d);
+    request.kernel[d] = kernel[d], request.stride[d] = stride[d];
+    request.padding[d] = padding[2 * d], request.dilation[d] = dilation[d];
+    const int64_t room = request.in_size[d] + padding[2 * d] + padding[2 * d + 1] -
+                         dilation[d] * (kernel[d] - 1) - 1;
+    STD_TORCH_CHECK(room >= 0, "x: smaller than the kernel");
+    request.out_size[d] = room / stride[d] + 1;
+    request.result_size[d] = request.pool ? request.out_size[d] / 2 : request.out_size[d];
+  }
+}
+
+// That the pattern's rows follow each other, and read channels and taps that exist.
+void check_survivors(const SparseConvRequest& request) {
+  check_ascending(request.rows, request.out_channels + 1, false, "rows");
+  const int64_t taps = request.kernel[0] * request.kernel[1];
+  for (int64_t e = 0; e < request.rows[request.out_channels]; ++e) {
+    const int32_t channel = request.entries[2 * e], tap = request.entries[2 * e + 1];
+    STD_TORCH_CHECK(channel >= 0 && channel < request.in_channels && tap >= 0 && tap < taps,
+                    "entries: found channel ", channel, " and tap ", tap, ", wanted less than ",
+                    request.in_channels, " and ", taps);
+  }
+}
+
+// What forward and backward have in common. The pattern is trusted:
+// bppsa_lightning.ops.SparsePattern makes it.
+template <class Request>
+Request conv_request(const Tensor& x, const Tensor& values, const Tensor& rows,
+                     const Tensor& entries, const Geometry& geometry, bool relu, bool pool) {
+  STD_TORCH_CHECK(x.dim() == 4, "x: wanted (samples, channels, rows, columns)");
+  Request request{};
+  request.storage = real_storage(x, "sparse_conv2d: x");
+  request.relu = relu, request.pool = pool;
+  request.samples = x.size(0), request.in_channels = x.size(1);
+  request.out_channels = rows.numel() - 1;
+  STD_TORCH_CHECK(request.out_channels >= 0, "rows: wanted one number more than output channels");
+  set_geometry(request, x, geometry);
+  const int64_t nnz = values.numel();
+  request.values = operand(values, "values", x, {nnz});
+  request.x = x.data_ptr();
+  set_strides(request.x_stride, x);
+  request.rows = indices(rows, "rows", request.out_channels + 1, x);
+  request.entries = indices(entries, "entries", 2 * nnz, x);
+  STD_TORCH_CHECK(request.rows[0] == 0 && request.rows[request.out_channels] == nnz,
+                  "rows: wanted 0 first and the number of values last");
+  if (checks_patterns()) check_survivors(request);
+  return request;
+}
 
 Parallel parallel_for(const SparseConvRequest& request, const Tensor& values) {
   return parallel_for_work(request.samples * request.out_size[0] * request.out_size[1] *
                            (values.numel() + request.out_channels));
 }
 
-// `index` ascends: trusted, see tensors.h.
-const int64_t* index_of(const Tensor& index) {
+// Places below `limit`, that of a weight or a size. They ascend: trusted, see tensors.h.
+const int64_t* index_of(const Tensor& index, int64_t limit, const char* of) {
   STD_TORCH_CHECK(index.dim() == 1 && index.is_contiguous() && index.is_cpu() &&
                       index.scalar_type() == ScalarType::Long,
                   "index: wanted one dimension of int64, contiguous, on the CPU");
-  const auto* const numbers = data<const int64_t>(index);
-  if (checks_patterns()) check_ascending(numbers, index.numel(), true, "index");
-  return numbers;
+  const int64_t n = index.numel();
+  const auto* const at = data<const int64_t>(index);
+  if (checks_patterns()) check_ascending(at, n, true, "index");
+  STD_TORCH_CHECK(n == 0 || (at[0] >= 0 && at[n - 1] < limit), "index: beyond the ", of);
+  return at;
 }
 
 // Calls body(pointer) with the tensor's memory as numbers of its size.
@@ -49,17 +109,14 @@ std::tuple<Tensor, Tensor> sparse_conv2d(const Tensor& x, const Tensor& values, 
                                          Ints padding, Ints dilation, int64_t, bool relu,
                                          bool pool) {
   auto request = conv_request<SparseForwardRequest>(
-      {x, values, rows, entries}, {kernel, stride, padding, dilation}, relu, pool);
-  check_operand(bias, "bias", x, {request.out_channels});
+      x, values, rows, entries, {kernel, stride, padding, dilation}, relu, pool);
+  request.bias = operand(bias, "bias", x, {request.out_channels});
   const Sizes size{request.out_channels, request.result_size[0], request.result_size[1],
                    request.samples};
-  Tensor output = empty_beside(x, size);
-  Tensor places = empty_of(x, pool ? size : Sizes{0}, ScalarType::Byte);
-  if (output.numel() == 0) return {output, places};
-  request.bias = data_or_null(bias);
-  request.output = output.data_ptr();
-  if (pool) request.places = data<uint8_t>(places);
-  kernels().sparse_forward(request, parallel_for(request, values));
+  const Tensor output = result(request.output, x, size);
+  const Tensor places = result(request.places, x, pool ? size : Sizes{0});
+  if (!pool) request.places = nullptr;
+  if (output.numel()) kernels().sparse_forward(request, parallel_for(request, values));
   return {output, places};
 }
 
@@ -69,66 +126,53 @@ std::tuple<Tensor, Tensor, Tensor> sparse_conv2d_backward(
     const Tensor& values, const Tensor& rows, const Tensor& entries, const Tensor& rows_t,
     const Tensor& entries_t, const Tensor& order_t, Ints kernel, Ints stride, Ints padding,
     Ints dilation, int64_t wanted) {
-  auto request = conv_backward_request({x, values, rows, entries},
-                                       {grad, output, places, rows_t, entries_t, order_t},
-                                       {kernel, stride, padding, dilation});
-  const auto result = [&](int bit, Sizes size) {
-    return empty_beside(x, wanted >> bit & 1 ? size : Sizes{0});
-  };
-  const Tensor grad_x =
-      result(0, {request.in_channels, request.in_size[0], request.in_size[1], request.samples});
-  const Tensor grad_values = result(1, {values.numel()});
-  const Tensor grad_bias = result(2, {request.out_channels});
-  request.grad_x = result_data(grad_x);
-  request.grad_values = result_data(grad_values), request.grad_bias = result_data(grad_bias);
-  if (grad.numel() > 0) {
-    kernels().sparse_backward(request, parallel_for(request, values));
-  } else {
-    for (const Tensor* t : {&grad_x, &grad_values, &grad_bias})
-      if (t->numel()) std::memset(t->data_ptr(), 0, t->numel() * bytes_of(request.storage));
+  auto request = conv_request<SparseBackwardRequest>(x, values, rows, entries,
+                                                     {kernel, stride, padding, dilation},
+                                                     output.has_value(), places.has_value());
+  const int64_t samples = request.samples, channels = request.out_channels;
+  const int64_t *const size = request.result_size, nnz = values.numel();
+  STD_TORCH_CHECK(agrees(grad, x, {samples, channels, size[0], size[1]}),
+                  "grad: wanted the output's shape, dtype and device");
+  request.grad = grad.data_ptr();
+  set_strides(request.grad_stride, grad);
+  request.output = operand(output, "output", x, {channels, size[0], size[1], samples});
+  if (places.has_value()) {
+    STD_TORCH_CHECK(places->scalar_type() == ScalarType::Byte && places->is_contiguous() &&
+                        same_device(*places, x) && places->numel() == grad.numel(),
+                    "places: wanted those of the forward");
+    request.places = data<const uint8_t>(*places);
   }
-  return {grad_x, grad_values, grad_bias};
-}
-
-// y, mean, var.
-std::tuple<Tensor, Tensor, Tensor> batch_norm(const Tensor& x, const Maybe& weight,
-                                              const Maybe& bias, double eps, bool relu) {
-  auto request = batch_norm_request<BatchNormForwardRequest>(x, weight, eps, relu);
-  check_operand(bias, "bias", x, {request.channels});
-  request.bias = data_or_null(bias);
-  Tensor y = torch::stable::empty_like(x);
-  Tensor mean = empty_beside(x, {request.channels}), var = empty_beside(x, {request.channels});
-  request.y = y.data_ptr(), request.mean = mean.data_ptr(), request.var = var.data_ptr();
-  kernels().batch_norm_forward(request, parallel_for_work(x.numel()));
-  return {y, mean, var};
-}
-
-// Gradients of x, weight, bias.
-std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(const Tensor& grad, const Tensor& x,
-                                                       const Tensor& y, const Maybe& weight,
-                                                       const Tensor& mean, const Tensor& var,
-                                                       double eps, bool relu) {
-  auto request = batch_norm_request<BatchNormBackwardRequest>(x, weight, eps, relu);
-  check_operand(grad, "grad", x, {request.channels, request.n});
-  check_operand(y, "y", x, {request.channels, request.n});
-  check_operand(mean, "mean", x, {request.channels});
-  check_operand(var, "var", x, {request.channels});
-  request.grad = grad.data_ptr(), request.y = y.data_ptr();
-  request.mean = mean.data_ptr(), request.var = var.data_ptr();
-  Tensor grad_x = torch::stable::empty_like(x);
-  Tensor grad_weight = empty_beside(x, {request.channels}),
-         grad_bias = empty_beside(x, {request.channels});
-  request.grad_x = grad_x.data_ptr();
-  request.grad_weight = grad_weight.data_ptr(), request.grad_bias = grad_bias.data_ptr();
-  kernels().batch_norm_backward(request, parallel_for_work(x.numel()));
-  return {grad_x, grad_weight, grad_bias};
+  if (request.relu || request.pool) {
+    int64_t stride = 1;
+    for (int d : {0, 3, 2, 1}) {
+      STD_TORCH_CHECK(grad.stride(d) == stride || grad.size(d) == 1,
+                      "grad: wanted the output's layout where a ReLU or pooling follows");
+      stride *= grad.size(d);
+    }
+  }
+  const int64_t phases = request.stride[0] * request.stride[1];
+  request.rows_t = indices(rows_t, "rows_t", phases * request.in_channels + 1, x);
+  request.entries_t = indices(entries_t, "entries_t", 2 * nnz, x);
+  request.order_t = indices(order_t, "order_t", nnz, x);
+  int bit = 0;
+  const auto wanted_result = [&](void*& at, Sizes size) {
+    Tensor t = empty_beside(x, wanted >> bit++ & 1 ? size : Sizes{0});
+    at = result_data(t);
+    if (at && grad.numel() == 0) std::memset(at, 0, t.numel() * bytes_of(request.storage));
+    return t;
+  };
+  const std::tuple results{
+      wanted_result(request.grad_x,
+                    {request.in_channels, request.in_size[0], request.in_size[1], samples}),
+      wanted_result(request.grad_values, {nnz}), wanted_result(request.grad_bias, {channels})};
+  if (grad.numel()) kernels().sparse_backward(request, parallel_for(request, values));
+  return results;
 }
 
 Tensor take_surviving(const Tensor& weight, const Tensor& index) {
   STD_TORCH_CHECK(weight.is_contiguous(), "weight: wanted contiguous");
-  const int64_t* at = index_of(index);
+  const int64_t* at = index_of(index, weight.numel(), "weight");
   const int64_t n = index.numel();
-  STD_TORCH_CHECK(n == 0 || (at[0] >= 0 && at[n - 1] < weight.numel()), "index: beyond the weight");
   Tensor values = empty_beside(weight, {n});
   with_numbers(weight, [&](auto* from) {
     auto* to = static_cast<decltype(from)>(values.data_ptr());
@@ -141,10 +185,9 @@ Tensor take_surviving(const Tensor& weight, const Tensor& index) {
 
 // A block is cleared and filled while it is in the first-level cache.
 Tensor put_surviving(const Tensor& values, const Tensor& index, int64_t size) {
-  const int64_t* at = index_of(index);
+  const int64_t* at = index_of(index, size, "size");
   const int64_t n = index.numel();
-  check_operand(values, "values", values, {n});
-  STD_TORCH_CHECK(n == 0 || (at[0] >= 0 && at[n - 1] < size), "index: beyond the size");
+  operand(values, "values", values, {n});
   constexpr int64_t kBlock = 1 << 12;
   Tensor weight = empty_beside(values, {size});
   with_numbers(values, [&](const auto* from) {
@@ -167,8 +210,6 @@ Tensor put_surviving(const Tensor& values, const Tensor& index, int64_t size) {
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CPU, m) {
   m.impl("sparse_conv2d", TORCH_BOX(&bppsa::cpu::sparse_conv2d));
   m.impl("sparse_conv2d_backward", TORCH_BOX(&bppsa::cpu::sparse_conv2d_backward));
-  m.impl("batch_norm", TORCH_BOX(&bppsa::cpu::batch_norm));
-  m.impl("batch_norm_backward", TORCH_BOX(&bppsa::cpu::batch_norm_backward));
   m.impl("take_surviving", TORCH_BOX(&bppsa::cpu::take_surviving));
   m.impl("put_surviving", TORCH_BOX(&bppsa::cpu::put_surviving));
 }

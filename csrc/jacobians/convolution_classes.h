@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "../requests/jacobians.h"
@@ -56,6 +57,7 @@ struct Classes {
   int64_t kernel;
 
   explicit Classes(const AxisGeometry& axis) : kernel(axis.kernel) {
+    std::map<std::vector<int32_t>, int32_t> numbers;
     std::vector<int32_t> taps(kernel);
     for (int64_t i = 0; i < axis.size; ++i) {
       int32_t first = INT32_MAX;
@@ -64,18 +66,11 @@ struct Classes {
         if (taps[k] >= 0) first = std::min(first, taps[k]);
       }
       for (int32_t& tap : taps) tap = tap < 0 ? -1 : tap - first;
+      const auto [found, is_new] = numbers.try_emplace(taps, int32_t(numbers.size()));
+      if (is_new) distance.insert(distance.end(), taps.begin(), taps.end());
       origin.push_back(first == INT32_MAX ? 0 : first);
-      class_of.push_back(find_or_add(taps));
+      class_of.push_back(found->second);
     }
-  }
-
-  int32_t find_or_add(const std::vector<int32_t>& taps) {
-    int64_t at = 0;
-    while (at < int64_t(distance.size()) &&
-           !std::equal(taps.begin(), taps.end(), distance.begin() + at))
-      at += kernel;
-    if (at == int64_t(distance.size())) distance.insert(distance.end(), taps.begin(), taps.end());
-    return int32_t(at / kernel);
   }
 
   TapClasses view() const {

@@ -8,60 +8,43 @@
 
 namespace bppsa::BPPSA_ISA {
 
-// One sample, contiguous values.
-template <typename T>
-struct SampleOperands {
-  const T *a, *b;
-  T* c;
-};
-
-// No two products meet and columns ascend: the row is written from left to right.
-template <typename T>
-void multiply_row_in_order(const NumericRequest& request, int64_t i, const SampleOperands<T>& of) {
+// Row i of sample s, whose values are contiguous. In order: no two products meet and columns
+// ascend, so that the row is written from left to right.
+template <typename T, typename P, bool kInOrder>
+void multiply_row(const NumericRequest& request, int64_t i, int64_t s) {
+  const T* a_values = static_cast<const T*>(request.a_values) + s * request.a_stride.sample;
+  const T* b_values = static_cast<const T*>(request.b_values) + s * request.b_stride.sample;
+  T* __restrict__ c = static_cast<T*>(request.values) + s * request.stride.sample + request.crow[i];
   const int32_t begin = request.a.crow[i], end = request.a.crow[i + 1];
-  T* __restrict__ c = of.c + request.crow[i];
-  if (request.b_single) {
-    for (int32_t j = begin; j < end; ++j) *c++ = of.a[j] * of.b[request.a.col[j]];
+  if (kInOrder && request.b_single) {
+    for (int32_t j = begin; j < end; ++j) *c++ = a_values[j] * b_values[request.a.col[j]];
     return;
   }
-  for (int32_t j = begin; j < end; ++j) {
-    const T a = of.a[j];
-    const int32_t k = request.a.col[j], first = request.b.crow[k],
-                  n = request.b.crow[k + 1] - first;
-    for (int32_t p = 0; p < n; ++p) c[p] = a * of.b[first + p];
-    c += n;
+  const P* __restrict__ place = nullptr;
+  if constexpr (!kInOrder) {
+    place = static_cast<const P*>(request.positions) + request.program[i];
+    std::memset(c, 0, (request.crow[i + 1] - request.crow[i]) * sizeof(T));
   }
-}
-
-template <typename T, typename P>
-void multiply_row(const NumericRequest& request, int64_t i, const SampleOperands<T>& of) {
-  T* __restrict__ c = of.c + request.crow[i];
-  const int32_t size = request.crow[i + 1] - request.crow[i];
-  const P* __restrict__ place = static_cast<const P*>(request.positions) + request.program[i];
-  for (int32_t e = 0; e < size; ++e) c[e] = 0;
-  for (int32_t j = request.a.crow[i]; j < request.a.crow[i + 1]; ++j) {
-    const T a = of.a[j];
-    const int32_t k = request.a.col[j], first = request.b.crow[k],
-                  n = request.b.crow[k + 1] - first;
-    const T* __restrict__ b = of.b + first;
-    for (int32_t p = 0; p < n; ++p) c[place[p]] += a * b[p];
-    place += n;
+  for (int32_t j = begin; j < end; ++j) {
+    const T a = a_values[j];
+    const int32_t k = request.a.col[j], n = request.b.crow[k + 1] - request.b.crow[k];
+    const T* __restrict__ b = b_values + request.b.crow[k];
+    if constexpr (kInOrder) {
+      for (int32_t p = 0; p < n; ++p) c[p] = a * b[p];
+      c += n;
+    } else {
+      for (int32_t p = 0; p < n; ++p) c[place[p]] += a * b[p];
+      place += n;
+    }
   }
 }
 
 template <typename T, typename P>
 void multiply_sample_by_sample(const NumericRequest& request, const Parallel& parallel) {
   for_each_index(parallel, request.rows, [&](int64_t i) {
-    for (int64_t s = 0; s < request.batch; ++s) {
-      const SampleOperands<T> of = {
-          static_cast<const T*>(request.a_values) + s * request.a_stride.sample,
-          static_cast<const T*>(request.b_values) + s * request.b_stride.sample,
-          static_cast<T*>(request.values) + s * request.stride.sample};
-      if (request.program[i] < 0)
-        multiply_row_in_order(request, i, of);
-      else
-        multiply_row<T, P>(request, i, of);
-    }
+    for (int64_t s = 0; s < request.batch; ++s)
+      request.program[i] < 0 ? multiply_row<T, P, true>(request, i, s)
+                             : multiply_row<T, P, false>(request, i, s);
   });
 }
 
@@ -77,13 +60,10 @@ void multiply_row_of_batch(const NumericRequest& request, int64_t i) {
   const bool in_order = request.program[i] < 0;
   const P* place =
       in_order ? nullptr : static_cast<const P*>(request.positions) + request.program[i];
-  if (!in_order)
-    for (int32_t e = 0; e < size; ++e)
-      for (int64_t s = 0; s < B; s += W) store<T, W>(c + e * ld + min(s, B - W), Vec<T, W>{});
-  // The last vector of samples overlaps the one before it: its sum is its own, not added twice.
-  for (int64_t v = 0; v < ceil_div(B, W); ++v) {
-    const int64_t s = min(v * W, B - W);
-    if (!in_order && s != v * W)
+  // The last vector of samples overlaps the one before it: it sums all of its lanes again.
+  for (int64_t v = 0; v < B; v += W) {
+    const int64_t s = min(v, B - W);
+    if (!in_order)
       for (int32_t e = 0; e < size; ++e) store<T, W>(c + e * ld + s, Vec<T, W>{});
     int64_t q = 0;
     for (int32_t j = request.a.crow[i]; j < request.a.crow[i + 1]; ++j) {
@@ -106,8 +86,7 @@ void multiply_row_of_batch(const NumericRequest& request, int64_t i) {
 
 template <typename T, typename P>
 void multiply_side_by_side(const NumericRequest& request, const Parallel& parallel) {
-  with_width<T>(best_width<T>(request.batch), [&](auto width) {
-    constexpr int W = decltype(width)::value;
+  with_width<T>(best_width<T>(request.batch), [&]<int W>(Constant<W>) {
     const bool a = request.a_stride.sample == 0, b = request.b_stride.sample == 0;
     const auto row = a ? (b ? multiply_row_of_batch<T, W, true, true, P>
                             : multiply_row_of_batch<T, W, true, false, P>)
@@ -147,8 +126,7 @@ void apply_row(const ApplyRequest& request, int64_t i) {
 
 template <typename T>
 void apply_as(const ApplyRequest& request, const Parallel& parallel) {
-  with_width<T>(best_width<T>(request.batch), [&](auto width) {
-    constexpr int W = decltype(width)::value;
+  with_width<T>(best_width<T>(request.batch), [&]<int W>(Constant<W>) {
     const auto row = request.stride.sample == 0 ? apply_row<T, W, true> : apply_row<T, W, false>;
     for_each_index(parallel, request.rows, [&](int64_t i) { row(request, i); });
   });

@@ -1,6 +1,8 @@
 // Patterns of transposed Jacobians, written row by row in their final order: nothing is sorted.
 #pragma once
 
+#include <cstring>
+
 #include "../requests/jacobians.h"
 #include "../simd/buffer.h"
 #include "../simd/parallel.h"
@@ -24,7 +26,7 @@ inline void measure_templates(const ConvolutionRequest& request, const Parallel&
   const int64_t KH = request.y.kernel, KW = request.x.kernel;
   for_each_index(parallel, request.channels, [&](int64_t c) {
     Buffer<int32_t> taps(KH * KW);
-    for (int64_t k = 0; k < KH * KW; ++k) taps.data[k] = 0;
+    std::memset(taps.data, 0, KH * KW * sizeof(int32_t));
     for (int64_t t = request.first_tap[c]; t < request.first_tap[c + 1]; ++t)
       ++taps.data[request.taps[t].ky * KW + request.taps[t].kx];
     for_each_template(request, c, [&](int64_t i, const int32_t* y, const int32_t* x) {
@@ -47,8 +49,7 @@ inline void write_templates(const ConvolutionRequest& request, const Parallel& p
         const int32_t dy = y[tap.ky], dx = x[tap.kx];
         if ((dy | dx) < 0) continue;
         request.column[e] = tap.plane + dy * out_width + dx;
-        request.source[e] = tap.source;
-        ++e;
+        request.source[e++] = tap.source;
       }
     });
   });
@@ -72,21 +73,16 @@ inline void write_convolution(const ConvolutionRequest& request, const Parallel&
   });
 }
 
-// Entries of the rows y of one plane that come before row y, and of the whole plane for y = size.
-inline int64_t window_entries_before(const Axis& y, const Axis& x, int64_t row) {
-  return int64_t(y.first[row]) * x.first[x.size];
-}
-
 inline void write_windows(const WindowRequest& request, const Parallel& parallel) {
   const Axis &Y = request.y, &X = request.x;
-  const int64_t entries = window_entries_before(Y, X, Y.size);
+  const int64_t of_row = X.first[X.size], entries = Y.first[Y.size] * of_row;
   request.crow[request.channels * Y.size * X.size] = int32_t(request.channels * entries);
   bool apart = true;  // whether each x is in one window, the common case
   for (int64_t x = 0; x < X.size; ++x) apart = apart && X.first[x + 1] - X.first[x] == 1;
   for_each_index(parallel, request.channels * Y.size, [&](int64_t i) {
     const int64_t c = i / Y.size, y = i % Y.size;
     const int32_t first_column = int32_t(c * Y.out_size * X.out_size);
-    int64_t e = c * entries + window_entries_before(Y, X, y);
+    int64_t e = c * entries + Y.first[y] * of_row;
     if (apart && Y.first[y + 1] - Y.first[y] == 1) {
       const int32_t line = first_column + Y.out[Y.first[y]] * int32_t(X.out_size);
       int32_t *crow = request.crow + i * X.size, *col = request.col + e;

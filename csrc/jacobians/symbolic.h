@@ -5,6 +5,8 @@
 // second bitmap marks the words in use, so that a row costs what it touches, however wide C is.
 #pragma once
 
+#include <cstring>
+
 #include "../requests/jacobians.h"
 #include "../simd/buffer.h"
 #include "../simd/parallel.h"
@@ -19,8 +21,8 @@ class RowOfProduct {
         words_(words_count_),
         summary_(summary_count_),
         before_(words_count_) {
-    for (int64_t i = 0; i < words_count_; ++i) words_.data[i] = 0;
-    for (int64_t i = 0; i < summary_count_; ++i) summary_.data[i] = 0;
+    std::memset(words_.data, 0, words_count_ * sizeof(uint64_t));
+    std::memset(summary_.data, 0, summary_count_ * sizeof(uint64_t));
   }
 
   void mark(int32_t column) {
@@ -48,7 +50,7 @@ class RowOfProduct {
 
   void clear() {
     for_each_word([&](int64_t w) { words_.data[w] = 0; });
-    for (int64_t s = 0; s < summary_count_; ++s) summary_.data[s] = 0;
+    std::memset(summary_.data, 0, summary_count_ * sizeof(uint64_t));
   }
 
  private:

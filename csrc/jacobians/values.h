@@ -60,70 +60,34 @@ void elementwise_of(const ElementwiseRequest& request, const Parallel& parallel)
     for (; i + W <= end; i += W)
       store<T, W>(values + i, derivative<kFunction, T, W>(load<T, W>(x + i), slope));
     if (i == end) return;
-    T last[W] = {};
-    for (int64_t k = i; k < end; ++k) last[k - i] = x[k];
-    store<T, W>(last, derivative<kFunction, T, W>(load<T, W>(last), slope));
-    for (int64_t k = i; k < end; ++k) values[k] = last[k - i];
+    const auto last = derivative<kFunction, T, W>(load_first<T, W>(x + i, end - i), slope);
+    Lanes<T, W, 1>::store_first(values + i, W, last, end - i);
   });
 }
 
 template <typename T>
 void elementwise_as(const ElementwiseRequest& request, const Parallel& parallel) {
-  switch (request.function) {
-    case Elementwise::relu:
-      return elementwise_of<Elementwise::relu, T>(request, parallel);
-    case Elementwise::leaky_relu:
-      return elementwise_of<Elementwise::leaky_relu, T>(request, parallel);
-    case Elementwise::tanh:
-      return elementwise_of<Elementwise::tanh, T>(request, parallel);
-    case Elementwise::sigmoid:
-      return elementwise_of<Elementwise::sigmoid, T>(request, parallel);
-    case Elementwise::silu:
-      return elementwise_of<Elementwise::silu, T>(request, parallel);
-  }
+  constexpr void (*functions[])(const ElementwiseRequest&, const Parallel&) = {
+      elementwise_of<Elementwise::relu, T>, elementwise_of<Elementwise::leaky_relu, T>,
+      elementwise_of<Elementwise::tanh, T>, elementwise_of<Elementwise::sigmoid, T>,
+      elementwise_of<Elementwise::silu, T>};
+  functions[int(request.function)](request, parallel);
 }
 
-// Which pixel of a plane each window takes.
-template <typename T>
-void argmax_of_windows(const MaxPoolRequest& request, const T* input, int32_t* argmax) {
-  for (int64_t oy = 0; oy < request.y.out_size; ++oy)
-    for (int64_t ox = 0; ox < request.x.out_size; ++ox)
-      argmax[oy * request.x.out_size + ox] = argmax_of_window(request, input, oy, ox);
-}
-
-// Windows of 2 x 2, two apart and all inside: the common case, branch-free.
-template <typename T>
-void argmax_of_quads(const MaxPoolRequest& request, const T* input, int32_t* argmax) {
-  const int64_t width = request.x.size;
-  for (int64_t oy = 0; oy < request.y.out_size; ++oy) {
-    const T *upper = input + 2 * oy * width, *lower = upper + width;
-    for (int64_t ox = 0; ox < request.x.out_size; ++ox) {
-      const T a = upper[2 * ox], b = upper[2 * ox + 1], c = lower[2 * ox], d = lower[2 * ox + 1];
-      int32_t where = int32_t(2 * oy * width + 2 * ox);
-      const int32_t first = where;
-      T best = a;
-      const bool right = b > best || b != b;
-      best = right ? b : best, where = right ? first + 1 : where;
-      const bool below = c > best || c != c;
-      best = below ? c : best, where = below ? first + int32_t(width) : where;
-      const bool last = d > best || d != d;
-      argmax[oy * request.x.out_size + ox] = last ? first + int32_t(width) + 1 : where;
-    }
-  }
-}
-
-// Where such windows cover the plane, entry and pixel are one, and the four numbers of a window
-// are marked at once, W windows side by side. Of two rows, from column x on.
+// Windows of 2 x 2, two apart and all inside: the common case. Entry and pixel are one, and the
+// four numbers of a window are marked at once, W windows side by side. Of two rows: the pixels from
+// x to end.
 template <typename T, int W>
-BPPSA_INLINE void mark_quads(const T* in, T* out, int64_t width, int64_t x) {
+BPPSA_INLINE void mark_quads(const T* in, int64_t in_width, T* out, int64_t end, int64_t x) {
   const Vec<T, W> one = splat<T, W>(1), zero = {};
   const auto taken = [&](auto mask)
                          __attribute__((always_inline)) { return select<T, W>(mask, one, zero); };
-  for (; x + 2 * W <= width; x += 2 * W) {
-    const Vec<T, W> upper[] = {load<T, W>(in + x), load<T, W>(in + x + W)};
-    const Vec<T, W> lower[] = {load<T, W>(in + width + x), load<T, W>(in + width + x + W)};
-    const Vec<T, W> a = evens<T, W>(upper[0], upper[1]), b = odds<T, W>(upper[0], upper[1]);
-    const Vec<T, W> c = evens<T, W>(lower[0], lower[1]), d = odds<T, W>(lower[0], lower[1]);
+  for (; x + 2 * W <= end; x += 2 * W) {
+    const T *upper = in + x, *lower = upper + in_width;
+    const Vec<T, W> u0 = load<T, W>(upper), u1 = load<T, W>(upper + W);
+    const Vec<T, W> l0 = load<T, W>(lower), l1 = load<T, W>(lower + W);
+    const Vec<T, W> a = evens<T, W>(u0, u1), b = odds<T, W>(u0, u1);
+    const Vec<T, W> c = evens<T, W>(l0, l1), d = odds<T, W>(l0, l1);
     const auto right = (b > a) | (b != b);
     Vec<T, W> best = select<T, W>(right, b, a);
     const auto below = (c > best) | (c != c);
@@ -131,41 +95,40 @@ BPPSA_INLINE void mark_quads(const T* in, T* out, int64_t width, int64_t x) {
     const auto last = (d > best) | (d != d);
     store_interleaved<T, W>(out + x, taken(~(right | below | last)),
                             taken(right & ~(below | last)));
-    store_interleaved<T, W>(out + width + x, taken(below & ~last), taken(last));
+    store_interleaved<T, W>(out + end + x, taken(below & ~last), taken(last));
   }
-  if constexpr (W > 1) mark_quads<T, (W > kMinWidth<T> ? W / 2 : 1)>(in, out, width, x);
+  if constexpr (W > 1) mark_quads<T, (W > kMinWidth<T> ? W / 2 : 1)>(in, in_width, out, end, x);
 }
 
-inline bool is_quads(const MaxPoolRequest& request) {
-  const auto quad = [](const PoolAxis& p, const Axis& axis) {
-    return p.kernel == 2 && p.stride == 2 && p.padding == 0 && p.dilation == 1 &&
-           2 * axis.out_size <= axis.size;
-  };
-  return quad(request.pool_y, request.y) && quad(request.pool_x, request.x);
+inline bool is_quads(const PoolAxis& pool, const Axis& axis) {
+  return pool.kernel == 2 && pool.stride == 2 && pool.padding == 0 && pool.dilation == 1 &&
+         2 * axis.out_size <= axis.size;
 }
 
 template <typename T>
 void max_pool_as(const MaxPoolRequest& request, const Parallel& parallel) {
   const Axis &Y = request.y, &X = request.x;
   const int64_t entries = int64_t(Y.first[Y.size]) * X.first[X.size];
-  const bool quads = is_quads(request);
-  const bool tiled = quads && 2 * Y.out_size == Y.size && 2 * X.out_size == X.size;
-  if (tiled)
+  const auto input = [&](int64_t plane) {
+    return static_cast<const T*>(request.input) + plane * Y.size * X.size;
+  };
+  const auto values = [&](int64_t plane) {
+    return static_cast<T*>(request.values) + plane * entries;
+  };
+  if (is_quads(request.pool_y, Y) && is_quads(request.pool_x, X))
     return for_each_index(parallel, request.planes, [&](int64_t plane) {
-      const T* input = static_cast<const T*>(request.input) + plane * entries;
-      T* value = static_cast<T*>(request.values) + plane * entries;
-      for (int64_t row = 0; row < entries; row += 2 * X.size)
-        mark_quads<T, kMaxWidth<T>>(input + row, value + row, X.size, 0);
+      const int64_t width = 2 * X.out_size;
+      for (int64_t row = 0; row < 2 * Y.out_size; row += 2)
+        mark_quads<T, kMaxWidth<T>>(input(plane) + row * X.size, X.size,
+                                    values(plane) + row * width, width, 0);
     });
   for_each_index(
       parallel, request.planes, [&] { return Buffer<int32_t>(Y.out_size * X.out_size); },
       [&](int64_t plane, Buffer<int32_t>& argmax) {
-        const T* input = static_cast<const T*>(request.input) + plane * Y.size * X.size;
-        T* value = static_cast<T*>(request.values) + plane * entries;
-        if (quads)
-          argmax_of_quads(request, input, argmax.data);
-        else
-          argmax_of_windows(request, input, argmax.data);
+        for (int64_t oy = 0; oy < Y.out_size; ++oy)
+          for (int64_t ox = 0; ox < X.out_size; ++ox)
+            argmax.data[oy * X.out_size + ox] = argmax_of_window(request, input(plane), oy, ox);
+        T* value = values(plane);
         int32_t pixel = 0;
         for (int64_t y = 0; y < Y.size; ++y)
           for (int64_t x = 0; x < X.size; ++x, ++pixel)

@@ -3,7 +3,7 @@
 //
 // Requests are what the operators ask of a kernel, and all that the kernels know of a call: plain
 // structs, without torch and without templates of the standard library, so that every instruction
-// set, nvcc and the emulator read the same ones. requests/from_tensors/ makes and checks them.
+// set, nvcc and the emulator read the same ones. operators/ makes and checks them.
 #pragma once
 
 #include <cstdint>

@@ -99,7 +99,7 @@ BPPSA_INLINE void with_storage(Storage storage, const Body& body) {
   }
 }
 
-// The same for kernels of float32 and float64 alone (requests/from_tensors/ refuses the others).
+// The same for kernels of float32 and float64 alone (operators/ refuses the others).
 template <class Body>
 BPPSA_INLINE void with_real(Storage storage, const Body& body) {
   storage == Storage::f64 ? body(Type<double>{}) : body(Type<float>{});

@@ -7,9 +7,10 @@
 
 #include <cmath>
 
-#include "../requests/batch_norm.h"
+#include "../requests/sparse.h"
 #include "../simd/parallel.h"
 #include "../simd/vec.h"
+#include "pool.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -36,18 +37,16 @@ T number_or(const void* numbers, int64_t c, T otherwise) {
   return numbers ? static_cast<const T*>(numbers)[c] : otherwise;
 }
 
-template <typename T>
+template <typename T, bool kRelu>
 void normalize_channel(const BatchNormForwardRequest& request, int64_t c) {
   const int64_t n = request.n;
   const T* x = static_cast<const T*>(request.x) + c * n;
   T* y = static_cast<T*>(request.y) + c * n;
   const double mean =
-      sum_of<T>(n, [&](int64_t i, auto width) { return load<T, decltype(width)::value>(x + i); }) /
-      double(n);
+      sum_of<T>(n, [&]<int W>(int64_t i, Constant<W>) { return load<T, W>(x + i); }) / double(n);
   const T m = T(mean);
   // About the rounded mean, whose own distance is taken out again.
-  const double squares = sum_of<T>(n, [&](int64_t i, auto width) {
-    constexpr int W = decltype(width)::value;
+  const double squares = sum_of<T>(n, [&]<int W>(int64_t i, Constant<W>) {
     const Vec<T, W> d = load<T, W>(x + i) - splat<T, W>(m);
     return d * d;
   });
@@ -58,21 +57,14 @@ void normalize_channel(const BatchNormForwardRequest& request, int64_t c) {
   static_cast<T*>(request.var)[c] = T(var);
   const T scale = number_or<T>(request.weight, c, 1) * T(1 / std::sqrt(var + request.eps));
   const T shift = number_or<T>(request.bias, c, 0);
-  const auto write = [&](auto relu) {
-    for_each_vector<T>(n, [&](int64_t i, auto width) {
-      constexpr int W = decltype(width)::value;
-      const Vec<T, W> v =
-          (load<T, W>(x + i) - splat<T, W>(m)) * splat<T, W>(scale) + splat<T, W>(shift);
-      if constexpr (decltype(relu)::value)
-        store<T, W>(y + i, v <= Vec<T, W>{} ? Vec<T, W>{} : v);  // NaN stays
-      else
-        store<T, W>(y + i, v);
-    });
-  };
-  request.relu ? write(Constant<true>{}) : write(Constant<false>{});
+  for_each_vector<T>(n, [&]<int W>(int64_t i, Constant<W>) {
+    const Vec<T, W> v =
+        (load<T, W>(x + i) - splat<T, W>(m)) * splat<T, W>(scale) + splat<T, W>(shift);
+    store<T, W>(y + i, kRelu ? relu<T, W>(v) : v);
+  });
 }
 
-template <typename T>
+template <typename T, bool kRelu>
 void normalize_channel_backward(const BatchNormBackwardRequest& request, int64_t c) {
   const int64_t n = request.n;
   const T* x = static_cast<const T*>(request.x) + c * n;
@@ -81,43 +73,37 @@ void normalize_channel_backward(const BatchNormBackwardRequest& request, int64_t
   T* grad_x = static_cast<T*>(request.grad_x) + c * n;
   const T m = static_cast<const T*>(request.mean)[c];
   const double invstd = 1 / std::sqrt(double(static_cast<const T*>(request.var)[c]) + request.eps);
-  const auto run = [&](auto relu) {
-    const auto gradient = [&](int64_t i, auto width) {
-      constexpr int W = decltype(width)::value;
-      const Vec<T, W> g = load<T, W>(grad + i);
-      if constexpr (decltype(relu)::value)
-        return load<T, W>(y + i) <= Vec<T, W>{} ? Vec<T, W>{} : g;
-      else
-        return g;
-    };
-    const double sum_g = sum_of<T>(n, gradient);
-    const double sum_gd = sum_of<T>(n, [&](int64_t i, auto width) {
-      constexpr int W = decltype(width)::value;
-      return gradient(i, width) * (load<T, W>(x + i) - splat<T, W>(m));
-    });
-    static_cast<T*>(request.grad_bias)[c] = T(sum_g);
-    static_cast<T*>(request.grad_weight)[c] = T(sum_gd * invstd);
-    const T scale = number_or<T>(request.weight, c, 1) * T(invstd);
-    const T constant = T(sum_g / double(n)), slope = T(sum_gd * invstd * invstd / double(n));
-    for_each_vector<T>(n, [&](int64_t i, auto width) {
-      constexpr int W = decltype(width)::value;
-      const Vec<T, W> d = load<T, W>(x + i) - splat<T, W>(m);
-      const Vec<T, W> g = gradient(i, width) - splat<T, W>(constant) - d * splat<T, W>(slope);
-      store<T, W>(grad_x + i, g * splat<T, W>(scale));
-    });
+  const auto gradient = [&]<int W>(int64_t i, Constant<W>) {
+    const Vec<T, W> g = load<T, W>(grad + i);
+    if constexpr (kRelu) return load<T, W>(y + i) <= Vec<T, W>{} ? Vec<T, W>{} : g;
+    return g;
   };
-  request.relu ? run(Constant<true>{}) : run(Constant<false>{});
+  const double sum_g = sum_of<T>(n, gradient);
+  const double sum_gd = sum_of<T>(n, [&]<int W>(int64_t i, Constant<W> width) {
+    return gradient(i, width) * (load<T, W>(x + i) - splat<T, W>(m));
+  });
+  static_cast<T*>(request.grad_bias)[c] = T(sum_g);
+  static_cast<T*>(request.grad_weight)[c] = T(sum_gd * invstd);
+  const T scale = number_or<T>(request.weight, c, 1) * T(invstd);
+  const T constant = T(sum_g / double(n)), slope = T(sum_gd * invstd * invstd / double(n));
+  for_each_vector<T>(n, [&]<int W>(int64_t i, Constant<W> width) {
+    const Vec<T, W> d = load<T, W>(x + i) - splat<T, W>(m);
+    const Vec<T, W> g = gradient(i, width) - splat<T, W>(constant) - d * splat<T, W>(slope);
+    store<T, W>(grad_x + i, g * splat<T, W>(scale));
+  });
 }
 
 template <typename T>
 void batch_norm_forward_as(const BatchNormForwardRequest& request, const Parallel& parallel) {
-  for_each_index(parallel, request.channels, [&](int64_t c) { normalize_channel<T>(request, c); });
+  const auto channel = request.relu ? normalize_channel<T, true> : normalize_channel<T, false>;
+  for_each_index(parallel, request.channels, [&](int64_t c) { channel(request, c); });
 }
 
 template <typename T>
 void batch_norm_backward_as(const BatchNormBackwardRequest& request, const Parallel& parallel) {
-  for_each_index(parallel, request.channels,
-                 [&](int64_t c) { normalize_channel_backward<T>(request, c); });
+  const auto channel =
+      request.relu ? normalize_channel_backward<T, true> : normalize_channel_backward<T, false>;
+  for_each_index(parallel, request.channels, [&](int64_t c) { channel(request, c); });
 }
 
 }  // namespace bppsa::BPPSA_ISA

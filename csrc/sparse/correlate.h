@@ -8,24 +8,17 @@
 // the lanes' sum, which costs less than to carry a vector of partial sums an entry through memory.
 #pragma once
 
-#include "padded_image.h"
+#include "patches.h"
 #include "pool.h"
-#include "survivors.h"
 
 namespace bppsa::BPPSA_ISA {
 
 template <typename T>
-struct Correlate {
-  Survivors survivors;
-  const int64_t* tap;
-  const T* source;
-  int64_t source_channel;
+struct Correlate : Reading<T> {
   ResultGradient<T> grad;
   int64_t grad_channel;
-  Grid grid;            // merged; here: grad, there: source
-  WindowPixels pixels;  // in the source, if pooled
-  T* grad_values;       // or null
-  T* grad_bias;         // or null
+  T* grad_values;  // or null
+  T* grad_bias;    // or null
 };
 
 template <typename T, int W>
@@ -35,7 +28,7 @@ BPPSA_INLINE Vec<T, W> without_first_lanes(Vec<T, W> v, int n) {
 }
 
 template <typename T, int W, int Pixels, int Groups, int Vectors>
-void correlate_patch(const Correlate<T>& job, const Patch& patch, int64_t begin, int64_t end) {
+void correlate_patch(const Correlate<T>& job, const Patch& patch, const Channels& channels) {
   using V = Vec<T, W>;
   constexpr int M = Groups * Vectors, N = Pixels * M, kParts = N < 4 ? N : 4;
   const auto total = [](const V(&part)[kParts]) {
@@ -43,8 +36,7 @@ void correlate_patch(const Correlate<T>& job, const Patch& patch, int64_t begin,
     for (int i = 1; i < kParts; ++i) all += part[i];
     return sum<T, W>(all);
   };
-  const T* source = job.source + patch.there;
-  for (int64_t c = begin; c < end; ++c) {
+  for (int64_t c = channels.begin; c < channels.end; ++c) {
     V g[N];
     for (int i = 0; i < N; ++i) {
       const int64_t here = i % M / Vectors * job.grid.here_column + i % Vectors * W;
@@ -64,8 +56,7 @@ void correlate_patch(const Correlate<T>& job, const Patch& patch, int64_t begin,
     }
     if (!job.grad_values) continue;
     for (int64_t e = job.survivors.rows[c]; e < job.survivors.rows[c + 1]; ++e) {
-      const Entry entry = job.survivors.entries[e];
-      const T* p = source + entry.channel * job.source_channel + job.tap[entry.tap];
+      const T* p = job.of(job.survivors.entries[e]) + patch.there;
       V product[kParts] = {};
       for (int i = 0; i < N; ++i) {
         const int64_t there = i % M / Vectors * job.grid.there_column + i % Vectors * W;
@@ -77,35 +68,24 @@ void correlate_patch(const Correlate<T>& job, const Patch& patch, int64_t begin,
   }
 }
 
-template <typename T, int W, int Pixels>
-void correlate_as(const Correlate<T>& job, const Parallel& parallel) {
-  constexpr int kMost = kPatchVectors / Pixels;
-  const Patches patches(job.grid, W, kMost);
-  const Survivors& survivors = job.survivors;
-  const int64_t shares = parallel.threads;
-  for_each_index(parallel, shares, [&](int64_t share) {
-    const int64_t begin = survivors.channel_at(survivors.work() * share / shares);
-    const int64_t end = survivors.channel_at(survivors.work() * (share + 1) / shares);
-    const auto clear = [](T* from, int64_t first, int64_t last) {
-      if (from) std::memset(from + first, 0, (last - first) * sizeof(T));
-    };
-    clear(job.grad_values, survivors.rows[begin], survivors.rows[end]);
-    clear(job.grad_bias, begin, end);
-    for (int64_t t = 0; t < patches.size(); ++t)
-      with_patch<kMost>(patches[t], [&](auto groups, auto vectors) {
-        correlate_patch<T, W, Pixels, decltype(groups)::value, decltype(vectors)::value>(
-            job, patches[t], begin, end);
-      });
-  });
-}
-
 template <typename T>
 void correlate(const Correlate<T>& job, const Parallel& parallel) {
-  with_width<T>(best_width<T>(job.grid.lanes), [&](auto width) {
-    if (job.grad.places)
-      correlate_as<T, decltype(width)::value, 4>(job, parallel);
-    else
-      correlate_as<T, decltype(width)::value, 1>(job, parallel);
+  const auto clear = [](T* sums, int64_t n) {
+    if (sums) std::memset(sums, 0, n * sizeof(T));
+  };
+  clear(job.grad_values, job.survivors.size());
+  clear(job.grad_bias, job.survivors.channels);
+  with_layout<T>(job.grid, job.grad.places, [&]<int W, int Pixels>(Constant<W>, Constant<Pixels>) {
+    for_each_index(parallel, parallel.threads, [&](int64_t share) {
+      const Channels own = job.survivors.between(double(share) / parallel.threads,
+                                                 double(share + 1) / parallel.threads);
+      for_each_patch<W, kPatchVectors / Pixels>(
+          job.grid, [&](int64_t, int64_t) { return own; },
+          [&]<int G, int V>(Constant<G>, Constant<V>, const Patch& patch,
+                            const Channels& channels) {
+            correlate_patch<T, W, Pixels, G, V>(job, patch, channels);
+          });
+    });
   });
 }
 

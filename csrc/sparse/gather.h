@@ -10,37 +10,28 @@
 // result is computed by one thread in one order. The addend comes last, as in simd/tile.h.
 #pragma once
 
-#include "padded_image.h"
+#include "patches.h"
 #include "pool.h"
-#include "survivors.h"
 
 namespace bppsa::BPPSA_ISA {
 
 template <typename T>
-struct Gather {
-  Survivors survivors;
+struct Gather : Reading<T> {
   const T* values;
-  const T* bias;       // or null
-  const int64_t* tap;  // offset in the source, by tap
-  const T* source;
-  int64_t source_channel;
+  const T* bias;  // or null
   T* out;
   int64_t out_channel;
-  Grid grid;            // merged; here: out, there: source
-  WindowPixels pixels;  // in the source, if places
-  uint8_t* places;      // as out; null: no pooling
+  uint8_t* places;  // as out; null: no pooling
   bool relu;
 };
 
 template <typename T, int W, int Pixels, int Groups, int Vectors>
-void gather_patch(const Gather<T>& job, const Patch& patch, int64_t begin, int64_t end) {
+void gather_patch(const Gather<T>& job, const Patch& patch, const Channels& channels) {
   using V = Vec<T, W>;
-  const T* source = job.source + patch.there;
-  for (int64_t c = begin; c < end; ++c) {
+  for (int64_t c = channels.begin; c < channels.end; ++c) {
     V acc[Groups][Vectors][Pixels] = {};
     for (int64_t e = job.survivors.rows[c]; e < job.survivors.rows[c + 1]; ++e) {
-      const Entry entry = job.survivors.entries[e];
-      const T* p = source + entry.channel * job.source_channel + job.tap[entry.tap];
+      const T* p = job.of(job.survivors.entries[e]) + patch.there;
       const V value = splat<T, W>(job.values[e]);
       for (int k = 0; k < Pixels; ++k) {
         const T* pixel = Pixels == 1 ? p : p + job.pixels.offset[k];
@@ -65,44 +56,24 @@ void gather_patch(const Gather<T>& job, const Patch& patch, int64_t begin, int64
   }
 }
 
-template <typename T, int W, int Pixels>
-void gather_as(const Gather<T>& job, const Parallel& parallel) {
-  constexpr int kMost = kPatchVectors / Pixels;
-  const Patches patches(job.grid, W, kMost);
-  const Survivors& survivors = job.survivors;
-  // A place in the order of patches, and of channels within a patch.
-  struct Place {
-    int64_t patch, channel;
-  };
-  const int64_t shares = parallel.threads;
-  const auto place = [&](int64_t share) -> Place {
-    if (share == shares) return {patches.size(), 0};
-    const double vectors = double(patches.vectors()) * share / shares;
-    const int64_t patch = patches.holding(int64_t(vectors));
-    const double part =
-        (vectors - patches[patch].before) / (patches[patch].groups * patches[patch].vectors);
-    return {patch, survivors.channel_at(int64_t(part * survivors.work()))};
-  };
-  for_each_index(parallel, shares, [&](int64_t share) {
-    const Place from = place(share), to = place(share + 1);
-    for (int64_t t = from.patch; t <= min(to.patch, patches.size() - 1); ++t) {
-      const int64_t begin = t == from.patch ? from.channel : 0;
-      const int64_t end = t == to.patch ? to.channel : survivors.channels;
-      with_patch<kMost>(patches[t], [&](auto groups, auto vectors) {
-        gather_patch<T, W, Pixels, decltype(groups)::value, decltype(vectors)::value>(
-            job, patches[t], begin, end);
-      });
-    }
-  });
-}
-
 template <typename T>
 void gather(const Gather<T>& job, const Parallel& parallel) {
-  with_width<T>(best_width<T>(job.grid.lanes), [&](auto width) {
-    if (job.places)
-      gather_as<T, decltype(width)::value, 4>(job, parallel);
-    else
-      gather_as<T, decltype(width)::value, 1>(job, parallel);
+  const Grid& grid = job.grid;
+  with_layout<T>(grid, job.places, [&]<int W, int Pixels>(Constant<W>, Constant<Pixels>) {
+    const double vectors = double(grid.rows * grid.columns * ceil_div(grid.lanes, W));
+    for_each_index(parallel, parallel.threads, [&](int64_t share) {
+      const double from = vectors * share / parallel.threads;
+      const double to = vectors * (share + 1) / parallel.threads;
+      for_each_patch<W, kPatchVectors / Pixels>(
+          grid,
+          [&](int64_t before, int64_t size) {
+            return job.survivors.between((from - before) / size, (to - before) / size);
+          },
+          [&]<int G, int V>(Constant<G>, Constant<V>, const Patch& patch,
+                            const Channels& channels) {
+            gather_patch<T, W, Pixels, G, V>(job, patch, channels);
+          });
+    });
   });
 }
 

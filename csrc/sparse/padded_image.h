@@ -22,74 +22,69 @@ struct Window {
 
 template <typename T>
 class PaddedImage {
+  const bool packed_;
+  const Buffer<T> memory_;
+
  public:
+  const T* data;  // pixel (0, 0) of the first channel
+  int64_t channel, row, column;
+
   // stride: of sample, channel, row, column.
-  PaddedImage(const void* data, const int64_t (&stride)[4], int64_t samples, int64_t channels,
+  PaddedImage(const void* numbers, const int64_t (&stride)[4], int64_t samples, int64_t channels,
               const Window& rows, const Window& columns, const Parallel& parallel)
-      : packed_(needs_copy(stride, samples, rows, columns)),
+      : packed_(rows.pads() || columns.pads() || (stride[0] != 1 && samples > 1)),
         memory_(packed_ ? channels * rows.length() * columns.length() * samples : 0),
-        data_(static_cast<const T*>(data)) {
-    if (!packed_) {
-      channel_ = stride[1], row_ = stride[2], column_ = stride[3];
-      return;
-    }
-    const T* from = data_;
+        data(static_cast<const T*>(numbers)),
+        channel(stride[1]),
+        row(stride[2]),
+        column(stride[3]) {
+    if (!packed_) return;
+    const T* from = data;
     pack(samples, channels, rows, columns, parallel,
          [&](int64_t c, int64_t y, int64_t first, int64_t last, T* to) {
-           copy_row(from + c * stride[1] + y * stride[2], stride[0], stride[3], samples, first,
-                    last, to);
+           copy_row(from + c * stride[1] + y * stride[2] + first * stride[3], stride[0], stride[3],
+                    samples, last - first, to);
          });
   }
 
-  // An image that is computed: row(channel, y, first, last, to) writes a row's columns from `first`
-  // to `last` - 1.
-  template <class Row>
+  // An image that is computed: write(channel, y, first, last, to) writes a row's columns from
+  // `first` to `last` - 1.
+  template <class Write>
   PaddedImage(int64_t samples, int64_t channels, const Window& rows, const Window& columns,
-              const Parallel& parallel, const Row& row)
+              const Parallel& parallel, const Write& write)
       : packed_(true), memory_(channels * rows.length() * columns.length() * samples) {
-    pack(samples, channels, rows, columns, parallel, row);
+    pack(samples, channels, rows, columns, parallel, write);
   }
-
-  // Where pixel (0, 0) of the first channel lies.
-  const T* data() const { return data_; }
-  int64_t channel() const { return channel_; }
-  int64_t row() const { return row_; }
-  int64_t column() const { return column_; }
 
  private:
-  static bool needs_copy(const int64_t (&stride)[4], int64_t samples, const Window& rows,
-                         const Window& columns) {
-    return rows.pads() || columns.pads() || (stride[0] != 1 && samples > 1);
-  }
-
-  template <class Row>
+  template <class Write>
   void pack(int64_t samples, int64_t channels, const Window& rows, const Window& columns,
-            const Parallel& parallel, const Row& row) {
-    column_ = samples, row_ = columns.length() * samples, channel_ = rows.length() * row_;
-    // Row by row, as tiles follow each other: a thread finds what it reads in its own cache.
+            const Parallel& parallel, const Write& write) {
+    column = samples, row = columns.length() * samples, channel = rows.length() * row;
+    // Row by row, as patches follow each other: a thread finds what it reads in its own cache.
     for_each_index(parallel, channels * rows.length(), [&](int64_t i) {
       const int64_t c = i % channels, y = rows.begin + i / channels;
       const bool exists = y >= 0 && y < rows.size;
       const int64_t first = exists ? min(max(columns.begin, int64_t(0)), columns.end) : columns.end;
       const int64_t last = exists ? max(min(columns.end, columns.size), first) : columns.end;
-      T* to = memory_.data + c * channel_ + (y - rows.begin) * row_;
+      T* to = memory_.data + c * channel + (y - rows.begin) * row;
       std::memset(to, 0, (first - columns.begin) * samples * sizeof(T));
-      if (first < last) row(c, y, first, last, to + (first - columns.begin) * samples);
+      if (first < last) write(c, y, first, last, to + (first - columns.begin) * samples);
       std::memset(to + (last - columns.begin) * samples, 0,
                   (columns.end - last) * samples * sizeof(T));
     });
-    data_ = memory_.data - rows.begin * row_ - columns.begin * column_;
+    data = memory_.data - rows.begin * row - columns.begin * column;
   }
 
   static void copy_row(const T* from, int64_t sample, int64_t column, int64_t samples,
-                       int64_t first, int64_t last, T* to) {
+                       int64_t columns, T* to) {
     if (sample != 1 && samples != 1)
-      transpose(from + first * column, sample, column, samples, last - first, to);
+      transpose(from, sample, column, samples, columns, to);
     else if (column == samples)
-      std::memcpy(to, from + first * column, (last - first) * samples * sizeof(T));
+      std::memcpy(to, from, columns * samples * sizeof(T));
     else
-      for (int64_t x = first; x < last; ++x)
-        std::memcpy(to + (x - first) * samples, from + x * column, samples * sizeof(T));
+      for (int64_t x = 0; x < columns; ++x)
+        std::memcpy(to + x * samples, from + x * column, samples * sizeof(T));
   }
 
   // A few samples at a time: each cache line of a sample's row is used whole before it is lost.
@@ -101,11 +96,6 @@ class PaddedImage {
         for (int64_t k = b; k < min(b + kBlock, samples); ++k)
           to[x * samples + k] = from[k * sample + x * column];
   }
-
-  const bool packed_;
-  Buffer<T> memory_;
-  const T* data_;
-  int64_t channel_, row_, column_;
 };
 
 }  // namespace bppsa::BPPSA_ISA

@@ -2,14 +2,13 @@
 //
 // A weight is loaded once a patch and used for all its vectors: up to kPatchVectors of them, in
 // groups (neighbouring rows or pixels) of neighbouring vectors; a quarter as many where each stands
-// for a window of four pixels. Pixels whose samples follow those
-// of their neighbour in both operands are one run, whatever the batch: a batch of 1 fills vectors
-// too, with pixels. A run's last vector, where it is not a whole one, is laid over its neighbour
-// and `skip` says how many of its lanes the neighbour has.
+// for a window of four pixels. Pixels whose samples follow those of their neighbour in both
+// operands are one run, whatever the batch: a batch of 1 fills vectors too, with pixels.
 #pragma once
 
-#include "../simd/buffer.h"
+#include "../simd/parallel.h"
 #include "../simd/vec.h"
+#include "survivors.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -37,87 +36,86 @@ struct Grid {
 
 struct Patch {
   int64_t here, there;  // offsets of its first lane
-  int32_t groups, vectors, skip;
-  int64_t before;  // vectors of all patches before this one
+  int64_t skip;         // lanes that its neighbour has
 };
 
-// All patches of a merged grid, for vectors of `width` lanes.
-class Patches {
- public:
-  Patches(const Grid& grid, int64_t width, int64_t most)
-      : most_(most), memory_(count(grid, width)) {
-    for (int64_t row = 0; row < grid.rows; ++row)
-      for_each_span(grid, width, [&](int64_t lane, int64_t vectors, int64_t skip) {
-        for (int64_t column = 0; column < grid.columns;) {
-          const int64_t groups = groups_at(grid, column, vectors);
-          memory_.data[size_++] = {row * grid.here_row + column * grid.here_column + lane,
-                                   row * grid.there_row + column * grid.there_column + lane,
-                                   int32_t(groups),
-                                   int32_t(vectors),
-                                   int32_t(skip),
-                                   total_};
-          total_ += groups * vectors;
-          column += groups;
-        }
-      });
-  }
+// Offsets of the four pixels of a window from its first one.
+struct WindowPixels {
+  int64_t offset[4];
 
-  int64_t size() const { return size_; }
-  int64_t vectors() const { return total_; }
-  const Patch& operator[](int64_t i) const { return memory_.data[i]; }
-
-  // The patch that holds vector v of all.
-  int64_t holding(int64_t v) const {
-    int64_t low = 0, high = size_;
-    while (high - low > 1) {
-      const int64_t middle = (low + high) / 2;
-      (memory_.data[middle].before <= v ? low : high) = middle;
-    }
-    return low;
-  }
-
- private:
-  // Spans of 16, 8, 4, 2 and 1 vectors: what the kernels are compiled for.
-  template <class Body>
-  void for_each_span(const Grid& grid, int64_t width, const Body& body) const {
-    int64_t lane = 0;
-    for (int64_t vectors = most_; vectors; vectors /= 2)
-      for (; lane + vectors * width <= grid.lanes; lane += vectors * width) body(lane, vectors, 0);
-    if (lane < grid.lanes) body(grid.lanes - width, 1, lane + width - grid.lanes);
-  }
-
-  int64_t groups_at(const Grid& grid, int64_t column, int64_t vectors) const {
-    int64_t groups = most_ / vectors;
-    while (column + groups > grid.columns) groups /= 2;
-    return groups;
-  }
-
-  int64_t count(const Grid& grid, int64_t width) const {
-    int64_t n = 0;
-    for_each_span(grid, width, [&](int64_t, int64_t vectors, int64_t) {
-      for (int64_t column = 0; column < grid.columns; ++n)
-        column += groups_at(grid, column, vectors);
-    });
-    return n * grid.rows;
-  }
-
-  const int64_t most_;
-  Buffer<Patch> memory_;
-  int64_t size_ = 0, total_ = 0;
+  WindowPixels(int64_t row, int64_t column) : offset{0, column, row, row + column} {}
 };
 
-// Calls body(groups, vectors) with the patch's own as compile-time constants: powers of two, their
-// product at most Most.
+// What every result reads through the surviving weights.
+template <typename T>
+struct Reading {
+  Survivors survivors;
+  const int64_t* tap;  // offset in the source, by tap
+  const T* source;
+  int64_t source_channel;
+  Grid grid;            // merged; here: results, there: source
+  WindowPixels pixels;  // in the source, of results that are pooled
+
+  const T* of(const Entry& entry) const {
+    return source + entry.channel * source_channel + tap[entry.tap];
+  }
+};
+
+// Calls body(groups, vectors) with both as compile-time constants: powers of two, their product at
+// most Most.
 template <int Most, int Groups = Most, int Vectors = 1, class Body>
-BPPSA_INLINE void with_patch(const Patch& patch, const Body& body) {
-  if (patch.vectors != Vectors) {
+BPPSA_INLINE void with_constants(int64_t groups, int64_t vectors, const Body& body) {
+  if (vectors != Vectors) {
     if constexpr (Vectors < Most)
-      return with_patch<Most, Most / (2 * Vectors), 2 * Vectors>(patch, body);
-  } else if (patch.groups == Groups) {
+      return with_constants<Most, Most / (2 * Vectors), 2 * Vectors>(groups, vectors, body);
+  } else if (groups == Groups) {
     return body(Constant<Groups>{}, Constant<Vectors>{});
   } else if constexpr (Groups > 1) {
-    return with_patch<Most, Groups / 2, Vectors>(patch, body);
+    return with_constants<Most, Groups / 2, Vectors>(groups, vectors, body);
   }
+}
+
+// Calls body(groups, vectors, patch, channels) for the patches of a grid, in vectors of W lanes;
+// cut(before, n) says which channels a thread takes of the next n vectors, with `before` behind it.
+//
+// Runs come in spans of 16, 8, 4, 2 and 1 vectors. A last vector that is not a whole one is laid
+// over its neighbour, and never cut from it: no two threads write the same number.
+template <int W, int Most, class Cut, class Body>
+void for_each_patch(const Grid& grid, const Cut& cut, const Body& body) {
+  int64_t row = 0, before = 0;
+  const auto span = [&](int64_t lane, int64_t vectors, int64_t skip, const Channels& channels) {
+    for (int64_t column = 0; column < grid.columns;) {
+      int64_t groups = Most / vectors;
+      while (column + groups > grid.columns) groups /= 2;
+      const Patch patch{row * grid.here_row + column * grid.here_column + lane,
+                        row * grid.there_row + column * grid.there_column + lane, skip};
+      with_constants<Most>(groups, vectors, [&](auto g, auto v) { body(g, v, patch, channels); });
+      column += groups;
+    }
+  };
+  for (; row < grid.rows; ++row) {
+    int64_t lane = 0;
+    for (int64_t vectors = Most; vectors; vectors /= 2)
+      for (; lane + vectors * W <= grid.lanes; lane += vectors * W) {
+        const int64_t rest = grid.lanes - lane - vectors * W;
+        const bool with_rest = rest > 0 && rest < W;
+        const int64_t size = grid.columns * (vectors + with_rest);
+        const Channels channels = cut(before, size);
+        before += size;
+        if (channels.begin == channels.end) continue;
+        span(lane, vectors, 0, channels);
+        if (with_rest) span(grid.lanes - W, 1, W - rest, channels);
+      }
+  }
+}
+
+// Calls body(width, pixels) with the lanes of a vector and the pixels of a result as compile-time
+// constants.
+template <typename T, class Body>
+void with_layout(const Grid& grid, bool pooled, const Body& body) {
+  with_width<T>(best_width<T>(grid.lanes), [&](auto width) {
+    pooled ? body(width, Constant<4>{}) : body(width, Constant<1>{});
+  });
 }
 
 }  // namespace bppsa::BPPSA_ISA

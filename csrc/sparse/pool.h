@@ -7,18 +7,12 @@
 // knows the gradient of each of the four pixels from that byte.
 #pragma once
 
-#include "patches.h"
+#include "../requests/sparse.h"
+#include "../simd/vec.h"
 
 namespace bppsa::BPPSA_ISA {
 
 constexpr int kNone = 4;
-
-// Offsets of a window's four pixels from its first one.
-struct WindowPixels {
-  int64_t offset[4];
-
-  WindowPixels(int64_t row, int64_t column) : offset{0, column, row, row + column} {}
-};
 
 template <typename T, int W>
 using Places = Vec<typename IntOf<T>::type, W>;
@@ -71,6 +65,9 @@ struct ResultGradient {
   const T* output;        // or null: no ReLU
   const uint8_t* places;  // or null: no pooling
 
+  ResultGradient(const SparseBackwardRequest& request, const T* grad)
+      : grad(grad), output(static_cast<const T*>(request.output)), places(request.places) {}
+
   // Of a window's pixel k, of the windows at `offset` onwards.
   template <int W>
   BPPSA_INLINE Vec<T, W> pixel(int64_t offset, int k) const {
@@ -91,8 +88,7 @@ struct ResultGradient {
                   T* to) const {
     if (!places) {
       const int64_t first = offset + y * columns * samples;
-      return for_each_vector<T>(columns * samples, [&](int64_t i, auto width) {
-        constexpr int W = decltype(width)::value;
+      return for_each_vector<T>(columns * samples, [&]<int W>(int64_t i, Constant<W>) {
         store<T, W>(to + i, at<W>(first + i));
       });
     }
@@ -100,8 +96,7 @@ struct ResultGradient {
     const int64_t first = offset + y / 2 * (columns / 2) * samples;
     for (int64_t q = 0; q < windows; ++q)
       for (int k = y % 2 * 2; k < y % 2 * 2 + 2; ++k, to += samples)
-        for_each_vector<T>(samples, [&](int64_t i, auto width) {
-          constexpr int W = decltype(width)::value;
+        for_each_vector<T>(samples, [&]<int W>(int64_t i, Constant<W>) {
           store<T, W>(to + i, pixel<W>(first + q * samples + i, k));
         });
     std::memset(to, 0, (columns - 2 * windows) * samples * sizeof(T));

@@ -111,7 +111,7 @@ def run(driver, *arguments, **limits):
 
 
 def first_step(tensor, backwards=False):
-    """The address of the step that a recurrence begins at, as in requests/from_tensors/."""
+    """The address of the step that a recurrence begins at, as in csrc/operators/tensors.h."""
     last = tensor.shape[0] - 1 if backwards and tensor.shape[0] else 0
     return tensor.data_ptr() + last * tensor.stride(0) * tensor.element_size()
 
@@ -130,17 +130,17 @@ def scan_request(kind, maps, grad, out, backwards):
     T, B, H = maps.shape[:3]
     return kind(
         storage_of(grad), T, B, H,
-        first_step(maps, backwards), (ctypes.c_int64 * maps.dim())(*strides),
         first_step(grad, backwards), (ctypes.c_int64 * 3)(*strides_of(grad, 3, backwards)),
         first_step(out, backwards), (-1 if backwards else 1) * B * H,
+        first_step(maps, backwards), (ctypes.c_int64 * maps.dim())(*strides),
     )  # fmt: skip
 
 
 def scan_request_type(name, dimensions):
     return mirror(
-        name, storage, numbers("T", "B", "H"), pointers("maps"),
-        [("stride", ctypes.c_int64 * dimensions)], pointers("grad"),
+        name, storage, numbers("T", "B", "H"), pointers("grad"),
         [("grad_stride", ctypes.c_int64 * 3)], pointers("out"), numbers("out_step"),
+        pointers("maps"), [("stride", ctypes.c_int64 * dimensions)],
     )  # fmt: skip
 
 

@@ -2,11 +2,10 @@
 // compiled once per level, and choose.cpp picks one table at load.
 #pragma once
 
-#include "../../requests/batch_norm.h"
 #include "../../requests/jacobians.h"
 #include "../../requests/recurrent.h"
 #include "../../requests/scans.h"
-#include "../../requests/sparse_conv.h"
+#include "../../requests/sparse.h"
 
 namespace bppsa {
 

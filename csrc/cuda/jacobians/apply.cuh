@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreadsOfBlock)
 }
 
 template <typename T>
-void apply(const ApplyRequest& args, Launcher& launch) {
+void run(const ApplyRequest& args, Launcher& launch) {
   if (args.rows == 0 || args.batch == 0) return;
   const ApplyShape shape = ApplyShape::of(args);
   const int64_t warps = ceil_div<int64_t>(args.rows, shape.rows) * shape.tiles;

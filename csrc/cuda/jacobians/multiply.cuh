@@ -205,7 +205,7 @@ void launch_product(const NumericRequest& args, int64_t shared_of_block, Launche
 
 /// C = A B. Blocks where warps would have to go over rows of B many times.
 template <typename T>
-void multiply(const NumericRequest& args, Launcher& launch) {
+void run(const NumericRequest& args, Launcher& launch) {
   if (args.rows == 0 || args.batch == 0 || args.entries == 0) return;
   // Four blocks to a multiprocessor hide each other's waiting; each takes 1 KiB for itself.
   constexpr int64_t kReserved = 1024;

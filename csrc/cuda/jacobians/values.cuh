@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreadsOfBlock) weights_kernel(WeightRequest 
 }
 
 template <typename T>
-void weights(const WeightRequest& args, Launcher& launch) {
+void run(const WeightRequest& args, Launcher& launch) {
   launch_threads(launch, "weights", weights_kernel<T>, args.rows * kWarp, args);
 }
 
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreadsOfBlock) elementwise_kernel(Elementwis
 }
 
 template <typename T>
-void elementwise(const ElementwiseRequest& args, Launcher& launch) {
+void run(const ElementwiseRequest& args, Launcher& launch) {
   launch_threads(launch, "elementwise", elementwise_kernel<T>, args.n, args);
 }
 
@@ -90,11 +90,11 @@ __global__ void __launch_bounds__(kThreadsOfBlock)
   });
 }
 
-/// argmax: scratch for planes * y.out_size * x.out_size numbers.
 template <typename T>
-void max_pool(const MaxPoolRequest& args, int32_t* argmax, Launcher& launch) {
-  launch_threads(launch, "argmax", argmax_kernel<T>,
-                 args.planes * args.y.out_size * args.x.out_size, args, argmax);
+void run(const MaxPoolRequest& args, Launcher& launch) {
+  const int64_t windows = args.planes * args.y.out_size * args.x.out_size;
+  int32_t* const argmax = launch.template allocate<int32_t>(windows);
+  launch_threads(launch, "argmax", argmax_kernel<T>, windows, args, argmax);
   launch_threads(launch, "max pool", max_pool_kernel<T>, args.planes * args.y.size * args.x.size,
                  args, static_cast<const int32_t*>(argmax));
 }
