@@ -1,8 +1,5 @@
 """Which modules can be layers of a chain over depth, and the adapter of each."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -32,16 +29,6 @@ _LAYERS: dict[type[nn.Module], type[DepthLayer]] = {
     )
     for kind in layer.kinds
 }
-_DIMS: dict[type[nn.Module], Sequence[int]] = {
-    nn.Linear: (2,),
-    nn.Conv1d: (3,),
-    nn.Conv2d: (4,),
-    nn.MaxPool2d: (4,),
-    nn.AvgPool2d: (4,),
-    nn.AdaptiveAvgPool2d: (4,),
-    nn.BatchNorm1d: (2, 3),
-    nn.BatchNorm2d: (4,),
-}
 
 
 def unsupported(module: nn.Module) -> str | None:
@@ -61,8 +48,8 @@ def parameters_of(module: Any) -> list[Tensor]:
 
 
 def fits_input(module: nn.Module, dims: int) -> bool:
-    """Whether a batch of so many dimensions is what a layer's Jacobian is made for."""
-    return dims in _DIMS.get(type(module), range(2, 6))
+    """Whether the Jacobian of a supported module is that of an input of so many dimensions."""
+    return dims in _LAYERS[type(module)].kinds[type(module)]
 
 
 def layer_of(module: nn.Module, input_size: tuple[int, ...]) -> DepthLayer:
