@@ -1,8 +1,7 @@
 """What the operators' autograd formulas share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,14 +19,15 @@ def define_composite(schema: str, function: Callable[..., Any]) -> None:
     _library.impl(schema.partition("(")[0], function, "CompositeImplicitAutograd")
 
 
-def bit_mask(wanted: Sequence[bool]) -> int:
+@cache
+def bit_mask(wanted: tuple[bool, ...]) -> int:
     """Which results a kernel is to compute, bit by bit."""
     return sum(1 << i for i, want in enumerate(wanted) if want)
 
 
 def only(wanted: Sequence[bool], gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
     """The gradients that are wanted, None for the others."""
-    return tuple(g if want else None for g, want in zip(gradients, wanted, strict=True))
+    return tuple([g if want else None for g, want in zip(gradients, wanted, strict=True)])
 
 
 def differentiable_gradients(

@@ -11,7 +11,12 @@ from bppsa_lightning import planner
 from bppsa_lightning._cells import CELLS, Cell
 from bppsa_lightning._library import missing_recurrent_kernels
 from bppsa_lightning.ops._checks import FLOATS, check_like, check_shape, check_tensor, wrong_shape
-from bppsa_lightning.ops._recurrent_autograd import Operands, RecurrentFunction, request_of
+from bppsa_lightning.ops._recurrent_autograd import (
+    Operands,
+    RecurrentFunction,
+    request_of,
+    run_forward,
+)
 
 
 def rnn(
@@ -135,16 +140,15 @@ def run_layer(
         output, h_n, c_n (empty unless an LSTM's).
     """
     operands, differentiated = _contiguous(operands)
-    if not (differentiated and torch.is_grad_enabled()):
-        return _forward(cell, *operands, reverse, 0, algorithm)[:3]
-    if torch.compiler.is_compiling():  # sizes may be symbols: the backward is planned later
-        saved = int(planner.saved(request_of(cell, operands, algorithm)))
-        return torch.ops.bppsa.recurrent(cell, *operands, reverse, saved, algorithm)[:3]
+    differentiated = differentiated and torch.is_grad_enabled()
+    if plan is None and torch.compiler.is_compiling():
+        # Sizes may be symbols: the backward is planned later.
+        saved = planner.saved(request_of(cell, operands, algorithm)) if differentiated else 0
+        return torch.ops.bppsa.recurrent(cell, *operands, reverse, int(saved), algorithm)[:3]
+    if not differentiated:
+        return run_forward(cell, *operands, reverse, 0, algorithm)[:3]
     plan = plan or planner.plan(request_of(cell, operands, algorithm))
     return RecurrentFunction.apply(cell, *operands, reverse, plan.saved, plan)[:3]
-
-
-_forward = torch.ops.bppsa.recurrent.default
 
 
 def _contiguous(operands: Operands) -> tuple[Operands, bool]:

@@ -4,8 +4,6 @@ T steps, B batch, I input, H hidden, P state that is shown (H, or an LSTM's proj
 times directions, N numbers of steps of all samples of a `PackedSequence`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -38,44 +36,46 @@ class RecurrentChain(Chain):
         self.config = RecurrentConfig.of(module)
         self.cell = self.config.cell.label
         self.stack = self.config.stack
-        # Of the last input that PyTorch is faster for.
-        self._fallback_shape: torch.Size | None = None
-        self._fallback_reason = ""
+        # Of the last tensor on the CPU: what was planned, or why PyTorch is faster; and for what.
+        self._decision: tuple[planner.Plan | None, str | None] = None, None
+        self._decided_for: tuple[torch.Size, str, int] | None = None
 
     def __call__(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, Tensor] | None = None
     ) -> Any:
-        # First what costs least: such a call is short, and often like the one before it.
-        compiling = torch.compiler.is_compiling()
-        if not compiling and self._is_known_fallback(input):
-            self.fallback_calls += 1
-            self.reason = self.last_fallback = self._fallback_reason
-            return type(self.module).forward(self.module, input, hx)
         # Under torch.compile sizes may be symbols: the operator plans where they have values.
-        request = None if compiling else self._request(input)
-        reason = None if request is None else planner.fallback_reason(request)
-        if reason is not None and isinstance(input, Tensor) and input.is_cpu:
-            self._fallback_shape, self._fallback_reason = input.shape, reason
+        plan, reason = (None, None) if torch.compiler.is_compiling() else self._decide(input)
         if reason is None:
             weights, states = self._weights(), self._states(hx)
             reason = support.unsupported_call(self.config, self.module, input, states, weights)
         self.record_call(reason)
         if reason is not None:
             return type(self.module).forward(self.module, input, hx)
-        self._plan = plan = None if request is None else planner.plan(request)
+        self._plan = plan
         self.shape = (*self._steps_and_batch(input), self.config.hidden_size)
         self.device = weights[0].device
         if isinstance(input, PackedSequence):
             return self._packed(input, states, weights, plan)
         return self._dense(input, states, weights, plan)
 
-    def _is_known_fallback(self, input: Any) -> bool:
-        return (
-            self._fallback_shape is not None
-            and input.__class__ is Tensor
-            and input.shape == self._fallback_shape
-            and input.is_cpu
-        )
+    def _decide(self, input: Any) -> tuple[planner.Plan | None, str | None]:
+        """The plan of a call, or why PyTorch is faster; neither where there is nothing to plan.
+
+        A call is often short, and like the one before it, which costs a comparison then.
+        """
+        decided_for = None
+        if type(input) is Tensor and input.is_cpu:
+            decided_for = input.shape, self._algorithm, torch.get_num_threads()
+            if decided_for == self._decided_for:
+                return self._decision
+        request = self._request(input)
+        if request is None:
+            return None, None
+        reason = planner.fallback_reason(request)
+        decision = None if reason else planner.plan(request), reason
+        if decided_for is not None:
+            self._decided_for, self._decision = decided_for, decision
+        return decision
 
     @property
     def plan(self) -> planner.Plan | None:

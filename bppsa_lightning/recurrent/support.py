@@ -3,8 +3,6 @@
 T steps, B batch, I input, P state, L layers times directions, N numbers of steps of all samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,9 +98,12 @@ def _wrong_shapes(
     states: tuple[Tensor, ...],
     weights: Sequence[Tensor],
 ) -> str | None:
-    packed = isinstance(input, PackedSequence)
-    fits = _packed_fits(config, input) if packed else _tensor_fits(config, module, input)
-    if not fits or not _states_fit(config, module, input, states):
+    batch = _batch(config, module, input)
+    L = config.layers * config.directions
+    if batch is None or any(
+        state.shape != (L, *batch, size)
+        for state, size in zip(states, config.state_sizes, strict=False)
+    ):
         return f"shapes nn.{config.cell.kind} rejects; PyTorch raises the error"
     for weight, shape in zip(weights, config.shapes, strict=True):
         if weight.shape != shape:
@@ -110,21 +111,15 @@ def _wrong_shapes(
     return None
 
 
-def _is_captured() -> bool:
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
-def _autocast_mixes(device: torch.device, tensors: Sequence[Tensor]) -> bool:
-    return torch.is_autocast_enabled(device.type) and all(
-        t.dtype in _DTYPES and t.dtype != torch.float64 for t in tensors
-    )
-
-
-def _tensor_fits(config: RecurrentConfig, module: nn.RNNBase, input: Tensor) -> bool:
-    shape = input.shape
-    if len(shape) == 3:
-        return shape[2] == config.input_size and shape[1 if module.batch_first else 0] > 0
-    return len(shape) == 2 and shape[1] == config.input_size and shape[0] > 0
+def _batch(config: RecurrentConfig, module: nn.RNNBase, input: Any) -> tuple[int, ...] | None:
+    """(B,), or () of an input without a batch; None of one that PyTorch rejects."""
+    if isinstance(input, PackedSequence):
+        return (int(input.batch_sizes[0]),) if _packed_fits(config, input) else None
+    *sizes, features = input.shape or (0,)
+    if len(sizes) == 2 and module.batch_first:
+        sizes = sizes[::-1]
+    fits = len(sizes) in (1, 2) and features == config.input_size and sizes[0] > 0
+    return tuple(sizes[1:]) if fits else None
 
 
 def _packed_fits(config: RecurrentConfig, input: PackedSequence) -> bool:
@@ -137,15 +132,11 @@ def _packed_fits(config: RecurrentConfig, input: PackedSequence) -> bool:
     return counts[-1] > 0 and sum(counts) == len(data) and counts == sorted(counts, reverse=True)
 
 
-def _states_fit(
-    config: RecurrentConfig, module: nn.RNNBase, input: Any, states: tuple[Tensor, ...]
-) -> bool:
-    if not states:
-        return True
-    L = config.layers * config.directions
-    if isinstance(input, PackedSequence):
-        batch: tuple[int, ...] = (int(input.batch_sizes[0]),)
-    else:
-        batch = (input.shape[0 if module.batch_first else 1],) if input.dim() == 3 else ()
-    sizes = zip(states, config.state_sizes, strict=True)
-    return all(state.shape == (L, *batch, size) for state, size in sizes)
+def _is_captured() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _autocast_mixes(device: torch.device, tensors: Sequence[Tensor]) -> bool:
+    return torch.is_autocast_enabled(device.type) and all(
+        t.dtype in _DTYPES and t.dtype != torch.float64 for t in tensors
+    )
