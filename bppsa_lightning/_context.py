@@ -1,7 +1,5 @@
 """Whether we can run here: transforms around a call, tracing, hooks and overridden forwards."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

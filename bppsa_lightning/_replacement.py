@@ -1,7 +1,5 @@
 """What an attached module runs in place of its forward; what was not attached, and why."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

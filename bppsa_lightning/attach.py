@@ -1,7 +1,5 @@
 """Finds what can be accelerated in a module, and puts it in place of PyTorch's forward and back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from torch import nn

@@ -1,7 +1,5 @@
 """A chain: one module whose backward is a scan."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

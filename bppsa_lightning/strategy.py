@@ -1,7 +1,5 @@
 """The Lightning strategies: ``Trainer(strategy="bppsa")``, and "bppsa_ddp" for several devices."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Moments of a training and the seconds between them, on the host or on a CUDA device."""
 
-from __future__ import annotations
-
 import time
 from typing import Any, Protocol
 

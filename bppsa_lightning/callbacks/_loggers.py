@@ -4,8 +4,6 @@ W&B and TensorBoard show them; CSVLogger gets files beside its metrics, the newe
 Other loggers take neither, and a warning says so.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """What the chains of a training do, for whoever looks at its logs: a callback for any Trainer."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable, Mapping, Sequence

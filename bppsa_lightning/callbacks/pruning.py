@@ -1,7 +1,5 @@
 """Pruning whose retraining costs what the surviving weights cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is built once on the CPU, and copied once to each GPU that it is used on."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from dataclasses import fields, replace

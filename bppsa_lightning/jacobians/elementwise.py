@@ -1,7 +1,5 @@
 """Diagonal transposed Jacobians: elementwise functions, and what only scales or reshapes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

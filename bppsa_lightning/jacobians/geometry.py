@@ -1,7 +1,5 @@
 """Arguments of convolution and pooling: pairs, sizes, and which outputs read which inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Transposed Jacobians of pooling layers: each channel on its own, windows that may overlap."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

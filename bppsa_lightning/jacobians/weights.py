@@ -5,8 +5,6 @@ changed the weights only gathers them again. Nearly all pixels of a channel see 
 the same order: such rows share a template.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

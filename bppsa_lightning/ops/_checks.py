@@ -1,7 +1,5 @@
 """Checks of arguments, in one wording: the argument, what was found, what was wanted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Letters and layout as in ops/sparse.py.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

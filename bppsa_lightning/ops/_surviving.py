@@ -1,7 +1,5 @@
 """Weights and their surviving values: each the gradient of the other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ Results lie with the samples innermost, strides (1, H·W·B, W·B, B): what the 
 copy. Elementwise operations of PyTorch keep that layout.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

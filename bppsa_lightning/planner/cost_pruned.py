@@ -11,8 +11,6 @@ The constants fit two cores in float32, most to a quarter and all to a factor of
 uncertain in favour of dense; experiments/benchmark_sparse.py records both.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

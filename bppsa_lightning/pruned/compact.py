@@ -7,8 +7,6 @@ the dense one's place in the optimizers; the module's ``state_dict`` and ``load_
 dense.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any

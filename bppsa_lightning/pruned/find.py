@@ -1,7 +1,5 @@
 """The pruned layers of a module, and the layers between them that keep their layout."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from torch import nn

@@ -6,8 +6,6 @@ At 3 % of the weights a convolution takes less time than to write its output onc
 for a ReLU, and again for a pooling; and as much again for the gradients. B samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

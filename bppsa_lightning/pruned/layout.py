@@ -11,8 +11,6 @@ computation on a view that PyTorch has a kernel for:
 B samples, C channels, H and W rows and columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

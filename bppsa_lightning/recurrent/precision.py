@@ -3,8 +3,6 @@
 16-bit results are those of a float32 recurrence, rounded once: more exact than PyTorch's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
