@@ -11,7 +11,6 @@ from bppsa_lightning.planner import cost_cuda, cost_dense, cost_diagonal
 from bppsa_lightning.planner.plan import (
     Plan,
     Saved,
-    as_asked,
     cheapest,
     check_algorithm,
     fastest_on,
@@ -45,12 +44,11 @@ def _plan(request: Request, workers: int) -> Plan:
     else:
         plans = model.candidates(T, algorithm)
     on = model.machine(request.device, workers)
-    asked = algorithm != "auto" or levels is not None
-    chosen = cheapest(
-        plans,
-        lambda plan: model.estimate(plan, T, B, H, on),
-        as_asked if asked else fastest_on(units(request.device.type, workers)),
-    )
+    chosen, rivals = cheapest(plans, lambda plan: model.estimate(plan, T, B, H, on))
+    reason = "as asked"
+    if algorithm == "auto" and levels is None:
+        reason = fastest_on(units(request.device.type, workers), chosen, rivals)
+    chosen = replace(chosen, reason=reason)
     return replace(chosen, saved=saved(request)) if request.cell in CELLS else chosen
 
 

@@ -36,7 +36,9 @@ def fallback_reason(request: Request) -> str | None:
 
 def _unfit_for_cuda(request: Request) -> str | None:
     H, dtype = request.H, request.dtype
-    limit = _max_units(request.cell, dtype)
+    # Two vectors of all gates fit into the shared memory of a block on any GPU.
+    bytes = 8 if dtype == torch.float64 else 4
+    limit = min(4096, _SHARED_MEMORY // (2 * CELLS[request.cell].gates * bytes))
     if limit < H:
         return f"hidden {H}: on CUDA the recurrent kernels take at most {limit} units of this cell"
     cudnn = torch.backends.cudnn
@@ -49,12 +51,6 @@ def _unfit_for_cuda(request: Request) -> str | None:
         name, least = str(dtype).removeprefix("torch."), cost_cuda.MOST_COMPOSED
         return f"hidden {H} in {name}: above {least} only float32 was measured beside cuDNN"
     return _cudnn_is_faster(request, *choose.gpu(request.device))
-
-
-def _max_units(cell: str, dtype: torch.dtype) -> int:
-    """Of which two vectors of all gates fit into the shared memory of a block on any GPU."""
-    bytes = 8 if dtype == torch.float64 else 4
-    return min(4096, _SHARED_MEMORY // (2 * CELLS[cell].gates * bytes))
 
 
 @lru_cache(maxsize=4096)
