@@ -5,27 +5,20 @@ from typing import Any
 from torch import Tensor, nn
 
 from bppsa_lightning._context import OVERRIDES_FORWARD, has_hooks, overrides_forward
-from bppsa_lightning.depth.diagonal import (
-    BatchNormLayer,
-    DropoutLayer,
-    ElementwiseLayer,
-    ReshapeLayer,
-)
+from bppsa_lightning.depth import diagonal, pooling, weighted
 from bppsa_lightning.depth.layer import DepthLayer
-from bppsa_lightning.depth.pooling import AveragePoolLayer, MaxPoolLayer
-from bppsa_lightning.depth.weighted import ConvolutionLayer, LinearLayer
 
 _LAYERS: dict[type[nn.Module], type[DepthLayer]] = {
     kind: layer
     for layer in (
-        LinearLayer,
-        ConvolutionLayer,
-        ElementwiseLayer,
-        DropoutLayer,
-        ReshapeLayer,
-        BatchNormLayer,
-        MaxPoolLayer,
-        AveragePoolLayer,
+        weighted.LinearLayer,
+        weighted.ConvolutionLayer,
+        diagonal.ElementwiseLayer,
+        diagonal.DropoutLayer,
+        diagonal.ReshapeLayer,
+        diagonal.BatchNormLayer,
+        pooling.MaxPoolLayer,
+        pooling.AveragePoolLayer,
     )
     for kind in layer.kinds
 }

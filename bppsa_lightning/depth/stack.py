@@ -124,13 +124,11 @@ class FeedforwardChain(Chain):
                 x = module(x)
             return x
         counts = [len(group) for group in parameters]
-        return RunFunction.apply(Run(self, modules, first, counts, self._planned()), x, *flat)
-
-    def _planned(self) -> planner.Plan:
+        plan = planner.Plan("linear", reason="as asked: layer by layer")
         if self.algorithm == "blelloch":
             reason = "as asked: products of sparse Jacobians by fixed plans"
-            return planner.Plan("blelloch", levels=self.levels, reason=reason)
-        return planner.Plan("linear", reason="as asked: layer by layer")
+            plan = planner.Plan("blelloch", levels=self.levels, reason=reason)
+        return RunFunction.apply(Run(self, modules, first, counts, plan), x, *flat)
 
     def record_run(
         self, shape: tuple[int, int, int], device: torch.device, plan: planner.Plan
