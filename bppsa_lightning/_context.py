@@ -1,7 +1,5 @@
 """Whether we can run here: transforms around a call, tracing, hooks and overridden forwards."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -32,8 +30,7 @@ def is_tracing() -> bool:
 def overrides_forward(module: nn.Module, base: type[nn.Module], *allowed: type[Any]) -> bool:
     """Whether a module runs another forward than that of `base`: its class's, or an instance's own.
 
-    Args:
-        allowed: classes of replacements (see `_replacement`) that may stand in the instance.
+    Replacements (see `_replacement`) of the classes `allowed` may stand in the instance.
     """
     forward = module.__dict__.get("forward")
     return type(module).forward is not base.forward or not (

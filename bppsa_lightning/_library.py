@@ -20,11 +20,7 @@ def _find(name: str) -> str | None:
 
 
 def _load() -> bool:
-    """Loads what was built; returns whether the CUDA kernels are there.
-
-    Raises:
-        ImportError: `_C` is missing (the package was not built), or does not load.
-    """
+    """Loads what was built; whether the CUDA kernels are there. ImportError if `_C` is not."""
     if not torch._C._dispatch_has_kernel(_NAMESPACE_MARK):
         library = _find("_C")
         if library is None:

@@ -1,21 +1,13 @@
 """What an attached module runs in place of its forward; what was not attached, and why."""
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
 
 class NotAccelerated(NamedTuple):
-    """A module that keeps PyTorch's own path.
-
-    Attributes:
-        name: its dotted name in the module that was searched.
-        module: itself.
-        reason: why, in one line.
-    """
+    """A module that keeps PyTorch's own path, by its dotted name, and why in one line."""
 
     name: str
     module: nn.Module
@@ -68,7 +60,16 @@ class Replacement:
             del self.module.__dict__["forward"]
 
 
-def replacement_of(module: nn.Module) -> Replacement | None:
-    """The replacement of a module's forward, if it is attached."""
+Kind = TypeVar("Kind", bound=Replacement)
+
+
+def replacement_of(module: nn.Module, kind: type[Kind]) -> Kind | None:
+    """The replacement of a module's forward, if it is attached, and of a kind."""
     forward = module.__dict__.get("forward")
-    return forward if isinstance(forward, Replacement) else None
+    return forward if isinstance(forward, kind) else None
+
+
+def replacements(module: nn.Module, kind: type[Kind]) -> dict[str, Kind]:
+    """All of a kind in a module, by the names that their modules have in it."""
+    named = module.named_modules()
+    return {name: r for name, child in named if (r := replacement_of(child, kind)) is not None}

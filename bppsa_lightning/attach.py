@@ -1,14 +1,12 @@
 """Finds what can be accelerated in a module, and puts it in place of PyTorch's forward and back."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from torch import nn
 
 from bppsa_lightning import depth, planner, pruned, recurrent
-from bppsa_lightning._replacement import Replacement
-from bppsa_lightning.chain import Chain, chain_of, named_chains
+from bppsa_lightning._replacement import Replacement, replacement_of, replacements
+from bppsa_lightning.chain import Chain, named_chains
 
 
 def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> list[Chain]:
@@ -42,26 +40,36 @@ def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> li
         TypeError, ValueError: `module` is no nn.Module, an algorithm is unknown, or a name holds
             no chain. Nothing is attached then.
     """
-    check_module(module)
-    chains = _find_chains(module)
-    return _attach(module, chains, _algorithms(module, chains, algorithm))[0]
+    return attach_chains(module, algorithm)[0]
 
 
-def attach_missing(
-    module: nn.Module, algorithm: str | Mapping[str, str] = "auto"
+def attach_chains(
+    module: nn.Module, algorithm: str | Mapping[str, str], keep: bool = False
 ) -> tuple[list[Chain], list[Replacement]]:
-    """As `attach`, but what is attached already stays as it is, with its own algorithm.
+    """As `attach`; and says what is new.
+
+    Args:
+        keep: whether what is attached already stays as it is, with its own algorithm.
 
     Returns:
         All attached chains, as `attach`; and the replacements that this call attached.
     """
-    already = {id(chain): chain.algorithm for _, chain in named_chains(module)}
+    check_module(module)
+    already = list(named_chains(module).values())
     chains = _find_chains(module)
     algorithms = _algorithms(module, chains, algorithm)
+    attached = []
     for name, chain in chains.items():
-        algorithms[name] = already.get(id(chain), algorithms[name])
-    attached, layers = _attach(module, chains, algorithms)
-    return attached, [*(chain for chain in attached if id(chain) not in already), *layers]
+        chain.name = name
+        if not keep or chain not in already:
+            chain.algorithm = algorithms[name]
+        if chain.algorithm in chain.algorithms:
+            chain.attach()
+            attached.append(chain)
+        else:
+            chain.detach()
+    new: list[Replacement] = [chain for chain in attached if chain not in already]
+    return attached, new + pruned.attach_layers(module, inside_of_stacks(attached))
 
 
 def detach(module: nn.Module) -> None:
@@ -71,9 +79,8 @@ def detach(module: nn.Module) -> None:
         TypeError: `module` is no nn.Module.
     """
     check_module(module)
-    for _, chain in named_chains(module):
-        chain.detach()
-    pruned.detach_layers(module)
+    for replacement in replacements(module, Replacement).values():
+        replacement.detach()
 
 
 def _find_chains(module: nn.Module) -> dict[str, Chain]:
@@ -81,7 +88,7 @@ def _find_chains(module: nn.Module) -> dict[str, Chain]:
     chains: dict[str, Chain] = {}
     inside: set[nn.Module] = set()  # of stacks
     for name, child in module.named_modules():
-        chain = chain_of(child)
+        chain = replacement_of(child, Chain)
         if chain is None and recurrent.unsupported(child) is None:
             chain = recurrent.replace(name, child)
         if chain is None and child not in inside and depth.unsupported(child) is None:
@@ -93,22 +100,7 @@ def _find_chains(module: nn.Module) -> dict[str, Chain]:
     return chains
 
 
-def _attach(
-    module: nn.Module, chains: Mapping[str, Chain], algorithms: Mapping[str, str]
-) -> tuple[list[Chain], list[Replacement]]:
-    """The chains that are attached now, and the pruned layers that this call attached."""
-    attached = []
-    for name, chain in chains.items():
-        chain.name, chain.algorithm = name, algorithms[name]
-        if chain.algorithm in chain.algorithms:
-            chain.attach()
-            attached.append(chain)
-        else:
-            chain.detach()
-    return attached, pruned.attach_layers(module, inside_of_stacks(attached))
-
-
-def inside_of_stacks(chains: list[Chain]) -> set[nn.Module]:
+def inside_of_stacks(chains: Iterable[Chain]) -> set[nn.Module]:
     """The modules whose forwards chains over depth take over."""
     stacks = [chain.module for chain in chains if isinstance(chain, depth.FeedforwardChain)]
     return {child for stack in stacks for child in stack.modules()}

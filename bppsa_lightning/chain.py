@@ -1,13 +1,11 @@
 """A chain: one module whose backward is a scan."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn
 
 from bppsa_lightning import planner
-from bppsa_lightning._replacement import Replacement
+from bppsa_lightning._replacement import Replacement, replacements
 
 
 class Chain(Replacement):
@@ -66,12 +64,6 @@ class Chain(Replacement):
         )
 
 
-def chain_of(module: nn.Module) -> Chain | None:
-    """The chain that a module is attached as, if it is."""
-    forward = module.__dict__.get("forward")
-    return forward if isinstance(forward, Chain) else None
-
-
-def named_chains(module: nn.Module) -> list[tuple[str, Chain]]:
-    """The attached chains, with the names that their modules have in `module`."""
-    return [(name, c) for name, child in module.named_modules() if (c := chain_of(child))]
+def named_chains(module: nn.Module) -> dict[str, Chain]:
+    """The attached chains, by the names that their modules have in `module`."""
+    return replacements(module, Chain)

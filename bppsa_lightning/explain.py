@@ -9,9 +9,9 @@ from typing import NamedTuple
 from torch import nn
 
 from bppsa_lightning import depth, pruned, recurrent
-from bppsa_lightning._replacement import NotAccelerated, replacement_of
+from bppsa_lightning._replacement import NotAccelerated, Replacement, replacement_of
 from bppsa_lightning.attach import check_module, inside_of_stacks
-from bppsa_lightning.chain import Chain, chain_of, named_chains
+from bppsa_lightning.chain import Chain, named_chains
 from bppsa_lightning.planner import Plan
 
 _NOT_CALLED = "planned at the first call"
@@ -82,7 +82,7 @@ class PrunedRow(NamedTuple):
 
 def chain_rows(module: nn.Module) -> list[ChainRow]:
     """A row for each attached chain of a module."""
-    return [ChainRow.of(name, chain) for name, chain in named_chains(module)]
+    return [ChainRow.of(name, chain) for name, chain in named_chains(module).items()]
 
 
 def pruned_rows(module: nn.Module) -> list[PrunedRow]:
@@ -109,8 +109,12 @@ def explain(module: nn.Module) -> str:
     counts = _counts(module, running, others)
     lines = [f"{type(module).__name__}: {', '.join(counts) or 'nothing'} accelerated"]
     lines += _table([ChainRow._fields, *chains]) if chains else []
-    for name, chain in named_chains(module):
-        lines += [f"{name or '(itself)'}: {line}" for line in _calls(chain)]
+    for name, chain in named_chains(module).items():
+        below = [line.strip() for line in chain.details()]
+        if chain.fallback_calls:
+            accelerated = f"{chain.calls} of {chain.calls + chain.fallback_calls} calls accelerated"
+            below.insert(0, f"{accelerated}; last fallback: {chain.last_fallback}")
+        lines += [f"{name or '(itself)'}: {line}" for line in below]
     lines += _table([PrunedRow._fields, *layers]) if layers else []
     if others:
         lines.append("not accelerated:")
@@ -121,7 +125,7 @@ def explain(module: nn.Module) -> str:
 def summary(module: nn.Module) -> str:
     """What is accelerated of a module that was just attached; in a line, if it is not much."""
     others = not_accelerated(module)
-    layers = [(name, chain.cell) for name, chain in named_chains(module)]
+    layers = [(name, chain.cell) for name, chain in named_chains(module).items()]
     sparse = pruned.sparse_layers(module)
     layers += [(name, f"pruned {layer.kind}") for name, layer in sparse.items()]
     if not layers:
@@ -140,9 +144,9 @@ def not_accelerated(module: nn.Module) -> list[NotAccelerated]:
     """The modules that look like chains or pruned layers but keep PyTorch's path, and why."""
     rows = []
     inside: set[nn.Module] = set()  # of stacks that were listed
-    scanned = inside_of_stacks([chain for _, chain in named_chains(module)])
+    scanned = inside_of_stacks(named_chains(module).values())
     for name, child in module.named_modules():
-        if child in scanned or chain_of(child) is not None:
+        if child in scanned or replacement_of(child, Chain):
             continue
         reason = None
         if recurrent.is_candidate(child):
@@ -150,7 +154,7 @@ def not_accelerated(module: nn.Module) -> list[NotAccelerated]:
         elif depth.is_candidate(child) and child not in inside:
             inside |= set(child.modules())
             reason = _stack_reason(name, child)
-        elif pruned.is_candidate(child) and replacement_of(child) is None:
+        elif pruned.is_candidate(child) and replacement_of(child, Replacement) is None:
             reason = pruned.unsupported(child) or "not attached"
         if reason is not None:
             rows.append(NotAccelerated(name, child, reason))
@@ -158,7 +162,7 @@ def not_accelerated(module: nn.Module) -> list[NotAccelerated]:
 
 
 def _stack_reason(name: str, stack: nn.Module) -> str:
-    if isinstance(replacement_of(stack), pruned.LayerStack):
+    if replacement_of(stack, pruned.LayerStack):
         return "nn.Sequential is scanned only on request; its pruned layers are listed above"
     return depth.unsupported(stack) or (
         f"nn.Sequential is scanned only on request: algorithm={{{name!r}: 'blelloch'}}; on few "
@@ -168,7 +172,7 @@ def _stack_reason(name: str, stack: nn.Module) -> str:
 
 def _counts(module: nn.Module, sparse: int, others: Sequence[NotAccelerated]) -> list[str]:
     """How many layers of each kind are accelerated, of how many; `sparse` of the pruned ones."""
-    chains = [chain for _, chain in named_chains(module)]
+    chains = named_chains(module).values()
     stacks = sum(isinstance(chain, depth.FeedforwardChain) for chain in chains)
     parts = [f"{stacks} stack{'s' * (stacks != 1)} of layers"] if stacks else []
     for kind, family, running, attached in (
@@ -179,17 +183,6 @@ def _counts(module: nn.Module, sparse: int, others: Sequence[NotAccelerated]) ->
         if total:
             parts.append(f"{running} of {total} {kind} layers")
     return parts
-
-
-def _calls(chain: Chain) -> list[str]:
-    """What explain says of a chain below the table."""
-    lines = []
-    if chain.fallback_calls:
-        total = chain.calls + chain.fallback_calls
-        lines.append(
-            f"{chain.calls} of {total} calls accelerated; last fallback: {chain.last_fallback}"
-        )
-    return lines + [line.strip() for line in chain.details()]
 
 
 def _unchanged(module: nn.Module) -> list[str]:

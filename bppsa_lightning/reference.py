@@ -138,12 +138,6 @@ def lstm(
     return torch.stack(output), torch.stack(cells)
 
 
-def rnn_jac_t(output: Tensor, w_hh: Tensor, nonlinearity: str = "tanh") -> Tensor:
-    """J_tᵀ = W_hhᵀ diag(φ'(z_t)), in full, (T, B, H, H): what the cell never materialises."""
-    slope = 1 - output**2 if nonlinearity == "tanh" else (output > 0).to(output)
-    return w_hh.t() * slope.unsqueeze(-2)
-
-
 def diagonal_scan(decay: Tensor, grad: Tensor) -> Tensor:
     """g (T+1, B, H) from decay (T, B, H), the diagonals of the Jacobians, and grad (T+1, B, H)."""
     g = [grad[-1]]
@@ -172,26 +166,20 @@ def sparse_conv2d(
     values: Tensor,
     rows: Tensor,
     entries: Tensor,
-    rows_t: Tensor,
-    entries_t: Tensor,
-    order_t: Tensor,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
+    geometry: Sequence[list[int]],
     groups: int,
 ) -> Tensor:
     """The convolution of x (B, C, H, W) with the surviving weights `values`, by the dense one.
 
-    The pattern's parts are those of `bppsa_lightning.ops.SparsePattern`; the transposed ones, which
-    say the same in another order, are not read.
+    rows, entries: of `bppsa_lightning.ops.SparsePattern`. geometry: kernel, stride, padding (top,
+    bottom, left, right) and dilation.
     """
+    kernel, stride, (top, bottom, left, right), dilation = geometry
     O, C, taps = len(rows) - 1, x.shape[1] // groups, kernel[0] * kernel[1]
     out = torch.repeat_interleave(torch.arange(O), rows.diff())
     channel, tap = entries.long().unbind(1)
     index = (out * C + channel % C) * taps + tap if C else out
     flat = values.new_zeros(O * C * taps).index_put((index,), values)
-    top, bottom, left, right = padding
     padded = pad(x, (left, right, top, bottom))
     return conv2d(padded, flat.view(O, C, *kernel), None, stride, 0, dilation, groups)
 

@@ -1,7 +1,5 @@
 """The Lightning strategies: ``Trainer(strategy="bppsa")``, and "bppsa_ddp" for several devices."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,34 +21,26 @@ from typing_extensions import override
 
 from bppsa_lightning import ops, planner
 from bppsa_lightning._replacement import Replacement
-from bppsa_lightning.attach import attach_missing, check_algorithm
+from bppsa_lightning.attach import attach_chains, check_algorithm
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.explain import explain, summary
 
 
 class _AttachDuringFit(Strategy):
-    """What is the same on one device and on several: chains in scan mode for the time of ``fit``.
-
-    The user's ``training_step`` and every other part of the loop run unchanged; gradients arrive
-    through autograd's own accumulation.
-    """
-
-    algorithm: str | Mapping[str, str]
-    chains: list[Chain]
-    scans: list[tuple[str, tuple[int, int, int], planner.Plan]]
-    explanation: str
-    _attached_here: list[Replacement]
+    """What is the same on one device and on several: chains attached for the time of ``fit``."""
 
     def _init_attach(self, algorithm: str | Mapping[str, str]) -> None:
         check_algorithm(algorithm)
         self.algorithm = algorithm
-        self.chains, self._attached_here, self.scans = [], [], []
+        self.chains: list[Chain] = []
+        self.scans: list[tuple[str, tuple[int, int, int], planner.Plan]] = []
         self.explanation = ""
+        self._attached_here: list[Replacement] = []
 
     def _attach(self) -> None:
         model = self.lightning_module
         assert model is not None
-        self.chains, self._attached_here = attach_missing(model, self.algorithm)
+        self.chains, self._attached_here = attach_chains(model, self.algorithm, keep=True)
         rank_zero_info(summary(model))
 
     @override

@@ -4,8 +4,6 @@ W&B and TensorBoard show them; CSVLogger gets files beside its metrics, the newe
 Other loggers take neither, and a warning says so.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os
@@ -23,15 +21,7 @@ Rows = Sequence[Sequence[str]]
 
 @singledispatch
 def log_table(logger: Logger, name: str, header: Sequence[str], rows: Rows, step: int) -> None:
-    """Logs a table of text.
-
-    Args:
-        logger: where to.
-        name: its name; that of the file, with ".csv", for CSVLogger.
-        header: of each column.
-        rows: as many cells each as the header.
-        step: the Trainer's global step.
-    """
+    """Logs a table of text; for CSVLogger into the file of its name and ".csv"."""
     _refuse(logger, "table", name)
 
 
@@ -56,14 +46,7 @@ def _(logger: CSVLogger, name: str, header: Sequence[str], rows: Rows, step: int
 
 @singledispatch
 def log_picture(logger: Logger, name: str, png: bytes, step: int) -> None:
-    """Logs a picture.
-
-    Args:
-        logger: where to.
-        name: its name; that of the file, with ".png", for CSVLogger.
-        png: its file's content.
-        step: the Trainer's global step.
-    """
+    """Logs a picture, the bytes of a PNG; for CSVLogger into the file of its name and ".png"."""
     _refuse(logger, "picture", name)
 
 

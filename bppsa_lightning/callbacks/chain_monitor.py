@@ -1,7 +1,5 @@
 """What the chains of a training do, for whoever looks at its logs: a callback for any Trainer."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -89,7 +87,10 @@ class ChainMonitor(Callback):
         if not (self._first or is_logging_step(trainer)):
             return
         self._first = False
-        for name, rows in _plans(pl_module).items():
+        tables: Mapping[str, Sequence[ChainRow | PrunedRow]] = {
+            "plan": chain_rows(pl_module), "pruned_layers": pruned_rows(pl_module)
+        }  # fmt: skip
+        for name, rows in tables.items():
             key = [row.key for row in rows]
             if key and self._logged.get(name) != key:
                 self._logged[name] = key
@@ -114,8 +115,7 @@ class ChainMonitor(Callback):
 def total_norm(optimizer: Optimizer) -> Tensor | None:
     """The 2-norm of all gradients of an optimizer's parameters as one vector, in float32 at least.
 
-    Returns:
-        A scalar on the first gradient's device; None if there is no gradient.
+    On the first gradient's device; None if there is no gradient.
     """
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     grads = [_wide(p.grad) for p in parameters if p.grad is not None]
@@ -132,11 +132,6 @@ def _norm_name(trainer: pl.Trainer, optimizer: Optimizer) -> str:
         return "grad_norm"
     which = next(i for i, other in enumerate(trainer.optimizers) if other is optimizer)
     return f"grad_norm/{which}"
-
-
-def _plans(module: pl.LightningModule) -> Mapping[str, Sequence[ChainRow | PrunedRow]]:
-    """The rows of each table."""
-    return {"plan": chain_rows(module), "pruned_layers": pruned_rows(module)}
 
 
 def _png(picture: Picture, module: pl.LightningModule) -> bytes:

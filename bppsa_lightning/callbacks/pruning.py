@@ -1,7 +1,5 @@
 """Pruning whose retraining costs what the surviving weights cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -161,7 +159,11 @@ class SparseJacobianPruning(ModelPruning):
         self._attached_here += pruned.attach_layers(self._model)
         if self._compacts():
             sparse = pruned.sparse_layers(self._model).values()
-            self._compact = [CompactWeight(p, self._optimizers) for p in sparse if _compactable(p)]
+            self._compact = [
+                CompactWeight(layer, self._optimizers)
+                for layer in sparse
+                if pruned.unsupported(layer.module) is None and CompactWeight.is_compactable(layer)
+            ]
         self._plan_to_log = True
         sparsity = self.sparsity()
         self._log({"pruning/sparsity": sparsity})
@@ -283,25 +285,17 @@ class SparseJacobianPruning(ModelPruning):
                 logger.log_metrics(metrics, step=self._trainer.global_step)
 
 
-def _compactable(layer: pruned.SparseLayer) -> bool:
-    return pruned.unsupported(layer.module) is None and CompactWeight.is_compactable(layer)
-
-
 def _packed_masks(model: nn.Module) -> dict[str, dict[str, Any]]:
     """Every mask of a model, by the dotted name of its parameter, a bit a weight."""
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     return {
         name.removesuffix("_mask"): {
             "shape": list(mask.shape),
             "bits": torch.from_numpy(np.packbits(mask.bool().cpu().numpy().reshape(-1))),
         }
         for name, mask in model.named_buffers()
-        if name.endswith("_mask") and _is_pruned(model, name)
+        if name.endswith("_mask") and f"{name.removesuffix('_mask')}_orig" in parameters
     }
-
-
-def _is_pruned(model: nn.Module, name: str) -> bool:
-    path, _, buffer = name.rpartition(".")
-    return f"{buffer.removesuffix('_mask')}_orig" in model.get_submodule(path)._parameters
 
 
 def _unpacked(packed: dict[str, Any]) -> Tensor:

@@ -15,7 +15,7 @@ from lightning.pytorch.profilers import Profiler
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from bppsa_lightning.callbacks._clock import Clock, HostClock, clock_of
+from bppsa_lightning.callbacks._clock import Clock, clock_of
 from bppsa_lightning.callbacks._trainer import is_accumulating, is_logging_step
 
 PARTS = ("forward", "backward", "optimizer", "rest")
@@ -68,7 +68,7 @@ class StepTimer(Callback):
     def __init__(self, log: bool = True, prog_bar: bool = False) -> None:
         self._logs = log  # `self.log` is where the Trainer puts the model's own
         self._shows = prog_bar
-        self._clock: Clock = HostClock()
+        self._clock = Clock()
         self._seconds: dict[str, list[float]] = {name: [] for name in (*PARTS, "step", "data")}
         self._marks: list[tuple[str, Any]] = []  # of this step: which part begins, and when
         self._unread: deque[tuple[list[tuple[str, Any]], float]] = deque()  # marks, data

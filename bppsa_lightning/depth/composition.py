@@ -37,19 +37,12 @@ class Limits:
     dtype: torch.dtype
     batch: int
 
-    def taken(self, plan: ProductPlan) -> int:
-        """Bytes of a plan and of its product's values."""
-        return plan.bytes + self.batch * plan.pattern.nnz * self.dtype.itemsize
-
     def less(self, plans: Sequence[ProductPlan]) -> Limits:
-        """What is left beside some plans.
-
-        Raises:
-            PlanTooLarge: nothing is.
-        """
+        """What is left beside some plans; PlanTooLarge if nothing is."""
         if self.budget is None:
             return self
-        taken = sum(self.taken(plan) for plan in plans)
+        sample = self.dtype.itemsize * sum(plan.pattern.nnz for plan in plans)
+        taken = sum(plan.bytes for plan in plans) + self.batch * sample
         if taken > self.budget:
             raise PlanTooLarge(
                 f"budget: plan and values of {self.batch} samples take {taken / 2**20:,.1f} MiB; "
@@ -111,11 +104,6 @@ class Composition:
     def flops(self) -> int:
         """Floating-point operations of multiplying, for one sample."""
         return sum(plan.flops for _, plan in self.products)
-
-    @property
-    def bytes(self) -> int:
-        """Memory of the plans."""
-        return sum(plan.bytes for _, plan in self.products)
 
     def describe(self) -> str:
         """A line for people: what is multiplied, and what is kept as it is."""

@@ -1,7 +1,5 @@
 """Layers whose Jacobian is diagonal, in a chain over depth: they only scale or reshape."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,38 +9,53 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bppsa_lightning import jacobians
-from bppsa_lightning.depth.layer import DiagonalLayer, Forward, Values, side_by_side
+from bppsa_lightning.depth.layer import (
+    ANY_DIMS,
+    DiagonalLayer,
+    Forward,
+    LayerCall,
+    Values,
+    side_by_side,
+)
 from bppsa_lightning.jacobians.elementwise import batch_norm_scale
+
+_FUNCTIONS: dict[type[nn.Module], str] = {
+    nn.ReLU: "relu",
+    nn.LeakyReLU: "leaky_relu",
+    nn.Tanh: "tanh",
+    nn.Sigmoid: "sigmoid",
+    nn.GELU: "gelu",
+    nn.SiLU: "silu",
+}
 
 
 class ElementwiseLayer(DiagonalLayer):
-    kinds = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU)
+    kinds = dict.fromkeys(_FUNCTIONS, ANY_DIMS)
 
     def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
         m = self.module
-        if isinstance(m, nn.ReLU):
-            return F.relu(x), None
         if isinstance(m, nn.LeakyReLU):
             return F.leaky_relu(x, m.negative_slope), None
-        return (F.silu(x), None) if isinstance(m, nn.SiLU) else (m(x), None)
+        if isinstance(m, nn.GELU):
+            return F.gelu(x, approximate=m.approximate), None
+        # Not the module's forward, which may work in place.
+        return getattr(F, _FUNCTIONS[type(m)])(x), None
 
     def _slope(self, x: Tensor) -> Tensor:
-        m = self.module
-        name = {nn.ReLU: "relu", nn.LeakyReLU: "leaky_relu", nn.Tanh: "tanh",
-                nn.Sigmoid: "sigmoid", nn.SiLU: "silu"}.get(type(m))  # fmt: skip
-        if name is None:
-            name = "gelu_tanh" if m.approximate == "tanh" else "gelu"
+        m, name = self.module, _FUNCTIONS[type(self.module)]
+        if name == "gelu" and m.approximate == "tanh":
+            name = "gelu_tanh"
         return jacobians.elementwise_values(name, x, getattr(m, "negative_slope", 0.0))
 
-    def vjp(self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
-        return g * self._slope(x)
+    def vjp(self, g: Tensor, call: LayerCall) -> Tensor:
+        return g * self._slope(call.x)
 
-    def values(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
-        return side_by_side(self._slope(x))
+    def values(self, call: LayerCall) -> Tensor:
+        return side_by_side(self._slope(call.x))
 
 
 class DropoutLayer(DiagonalLayer):
-    kinds = (nn.Dropout,)
+    kinds = {nn.Dropout: ANY_DIMS}
 
     def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
         p = self.module.p
@@ -57,20 +70,20 @@ class DropoutLayer(DiagonalLayer):
         scale = torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)
         return x * scale, scale
 
-    def again(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
-        return x if kept is None else x * kept
+    def again(self, call: LayerCall) -> Tensor:
+        return call.x if call.kept is None else call.x * call.kept
 
-    def vjp(self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
-        return g if kept is None else g * kept
+    def vjp(self, g: Tensor, call: LayerCall) -> Tensor:
+        return g if call.kept is None else g * call.kept
 
-    def values(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
-        if kept is None:
-            return x.new_ones(math.prod(self.input_size))
-        return side_by_side(kept)
+    def values(self, call: LayerCall) -> Tensor:
+        if call.kept is None:
+            return call.x.new_ones(math.prod(self.input_size))
+        return side_by_side(call.kept)
 
 
 class ReshapeLayer(DiagonalLayer):
-    kinds = (nn.Flatten, nn.Identity)
+    kinds = {nn.Flatten: ANY_DIMS, nn.Identity: ANY_DIMS}
 
     @staticmethod
     def unsupported(module: Any) -> str | None:
@@ -81,20 +94,18 @@ class ReshapeLayer(DiagonalLayer):
     def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
         return (x.flatten(1) if isinstance(self.module, nn.Flatten) else x), None
 
-    def vjp(self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
-        return g.reshape(x.shape)
+    def vjp(self, g: Tensor, call: LayerCall) -> Tensor:
+        return g.reshape(call.x.shape)
 
-    def apply(
-        self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor], values: Values
-    ) -> Tensor:
+    def apply(self, g: Tensor, call: LayerCall, values: Values) -> Tensor:
         return g
 
-    def values(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
-        return x.new_ones(math.prod(self.input_size))
+    def values(self, call: LayerCall) -> Tensor:
+        return call.x.new_ones(math.prod(self.input_size))
 
 
 class BatchNormLayer(DiagonalLayer):
-    kinds = (nn.BatchNorm1d, nn.BatchNorm2d)
+    kinds = {nn.BatchNorm1d: (2, 3), nn.BatchNorm2d: (4,)}
 
     @staticmethod
     def unsupported(module: Any) -> str | None:
@@ -115,15 +126,15 @@ class BatchNormLayer(DiagonalLayer):
     def _per_channel(self, numbers: Tensor) -> Tensor:
         return numbers.view(-1, *[1] * (len(self.input_size) - 1))
 
-    def vjp(self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
-        return g * self._per_channel(self._scale(parameters))
+    def vjp(self, g: Tensor, call: LayerCall) -> Tensor:
+        return g * self._per_channel(self._scale(call.parameters))
 
     def parameter_grads(
-        self, g: Tensor, x: Tensor, parameters: Sequence[Tensor], wanted: Sequence[bool]
+        self, g: Tensor, call: LayerCall, wanted: Sequence[bool]
     ) -> list[Tensor | None]:
-        if not parameters:
+        if not wanted:
             return []
-        m = self.module
+        m, x = self.module, call.x
         others = [d for d in range(x.dim()) if d != 1]
         normal = (x - self._per_channel(m.running_mean)) * self._per_channel(
             torch.rsqrt(m.running_var + m.eps)
@@ -133,5 +144,5 @@ class BatchNormLayer(DiagonalLayer):
             g.sum(others) if wanted[1] else None,
         ]
 
-    def values(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
-        return self._scale(parameters).repeat_interleave(math.prod(self.input_size[1:]))
+    def values(self, call: LayerCall) -> Tensor:
+        return self._scale(call.parameters).repeat_interleave(math.prod(self.input_size[1:]))

@@ -3,11 +3,9 @@
 B samples, N numbers a sample. States have their layers' shapes, (B, C, H, W) or (B, N).
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -15,6 +13,21 @@ from bppsa_lightning.jacobians import Pattern
 
 Forward = tuple[Tensor, Any]
 Values = Callable[[], Tensor]
+ANY_DIMS = range(2, 6)
+
+
+class LayerCall(NamedTuple):
+    """What a layer's forward leaves for its backward.
+
+    Attributes:
+        x: the input.
+        kept: what else is needed, as `DepthLayer.forward` returned it.
+        parameters: weight and bias, those that there are.
+    """
+
+    x: Tensor
+    kept: Any
+    parameters: Sequence[Tensor]
 
 
 class DepthLayer:
@@ -25,10 +38,11 @@ class DepthLayer:
         input_size: of its input, without batch.
 
     Attributes:
-        output_size: likewise of its output; empty before the first call.
+        kinds: the classes of modules, each with the dimensions that its input can have, B counted.
+        output_size: as `input_size`, of the output; empty before the first call.
     """
 
-    kinds: tuple[type[nn.Module], ...] = ()
+    kinds: Mapping[type[nn.Module], Collection[int]] = {}
     output_size: tuple[int, ...] = ()
 
     def __init__(self, module: Any, input_size: tuple[int, ...]) -> None:
@@ -41,27 +55,24 @@ class DepthLayer:
         return None
 
     def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
-        """The output, and what `vjp` and `values` need beside x."""
+        """The output, and what the backward needs beside x and the parameters."""
         raise NotImplementedError
 
-    def again(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
+    def again(self, call: LayerCall) -> Tensor:
         """The output once more, from what the first forward kept."""
-        return self.forward(x, parameters)[0]
+        return self.forward(call.x, call.parameters)[0]
 
-    def vjp(self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
+    def vjp(self, g: Tensor, call: LayerCall) -> Tensor:
         """Jᵀ g, by PyTorch's own kernel: g of the output's shape -> the input's shape."""
         raise NotImplementedError
 
-    def apply(
-        self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor], values: Values
-    ) -> Tensor:
+    def apply(self, g: Tensor, call: LayerCall, values: Values) -> Tensor:
         """As `vjp`, with samples side by side: g (N', B) -> (N, B); `values` are those of Jᵀ."""
-        B = x.shape[0]
-        grad = self.vjp(g.t().reshape(B, *self.output_size), x, kept, parameters)
-        return grad.reshape(B, -1).t()
+        B = g.shape[1]
+        return self.vjp(g.t().reshape(B, *self.output_size), call).reshape(B, -1).t()
 
     def parameter_grads(
-        self, g: Tensor, x: Tensor, parameters: Sequence[Tensor], wanted: Sequence[bool]
+        self, g: Tensor, call: LayerCall, wanted: Sequence[bool]
     ) -> list[Tensor | None]:
         """Gradients of the parameters from g, that of the output; None where not wanted."""
         return []
@@ -70,7 +81,7 @@ class DepthLayer:
         """Of Jᵀ: the same object as long as it fits."""
         raise NotImplementedError
 
-    def values(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
+    def values(self, call: LayerCall) -> Tensor:
         """Of Jᵀ: (nnz,), or (B, nnz) with samples side by side in memory."""
         raise NotImplementedError
 
@@ -100,8 +111,6 @@ class DiagonalLayer(FixedLayer):
     def _build_pattern(self) -> Pattern:
         return Pattern.diagonal(math.prod(self.input_size))
 
-    def apply(
-        self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor], values: Values
-    ) -> Tensor:
+    def apply(self, g: Tensor, call: LayerCall, values: Values) -> Tensor:
         scale = values()
         return g * (scale.t() if scale.dim() == 2 else scale.unsqueeze(1))

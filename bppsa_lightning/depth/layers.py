@@ -1,46 +1,26 @@
 """Which modules can be layers of a chain over depth, and the adapter of each."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from bppsa_lightning._context import OVERRIDES_FORWARD, has_hooks, overrides_forward
-from bppsa_lightning.depth.diagonal import (
-    BatchNormLayer,
-    DropoutLayer,
-    ElementwiseLayer,
-    ReshapeLayer,
-)
+from bppsa_lightning.depth import diagonal, pooling, weighted
 from bppsa_lightning.depth.layer import DepthLayer
-from bppsa_lightning.depth.pooling import AveragePoolLayer, MaxPoolLayer
-from bppsa_lightning.depth.weighted import ConvolutionLayer, LinearLayer
 
 _LAYERS: dict[type[nn.Module], type[DepthLayer]] = {
     kind: layer
     for layer in (
-        LinearLayer,
-        ConvolutionLayer,
-        ElementwiseLayer,
-        DropoutLayer,
-        ReshapeLayer,
-        BatchNormLayer,
-        MaxPoolLayer,
-        AveragePoolLayer,
+        weighted.LinearLayer,
+        weighted.ConvolutionLayer,
+        diagonal.ElementwiseLayer,
+        diagonal.DropoutLayer,
+        diagonal.ReshapeLayer,
+        diagonal.BatchNormLayer,
+        pooling.MaxPoolLayer,
+        pooling.AveragePoolLayer,
     )
     for kind in layer.kinds
-}
-_DIMS: dict[type[nn.Module], Sequence[int]] = {
-    nn.Linear: (2,),
-    nn.Conv1d: (3,),
-    nn.Conv2d: (4,),
-    nn.MaxPool2d: (4,),
-    nn.AvgPool2d: (4,),
-    nn.AdaptiveAvgPool2d: (4,),
-    nn.BatchNorm1d: (2, 3),
-    nn.BatchNorm2d: (4,),
 }
 
 
@@ -61,8 +41,8 @@ def parameters_of(module: Any) -> list[Tensor]:
 
 
 def fits_input(module: nn.Module, dims: int) -> bool:
-    """Whether a batch of so many dimensions is what a layer's Jacobian is made for."""
-    return dims in _DIMS.get(type(module), range(2, 6))
+    """Whether the Jacobian of a supported module is that of an input of so many dimensions."""
+    return dims in _LAYERS[type(module)].kinds[type(module)]
 
 
 def layer_of(module: nn.Module, input_size: tuple[int, ...]) -> DepthLayer:

@@ -1,7 +1,5 @@
 """Poolings in a chain over depth."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,24 +8,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bppsa_lightning import jacobians
-from bppsa_lightning.depth.layer import FixedLayer, Forward, Values, side_by_side
+from bppsa_lightning.depth.layer import FixedLayer, Forward, LayerCall, Values, side_by_side
 from bppsa_lightning.jacobians import Pattern, apply_csr
 
 
 class PoolLayer(FixedLayer):
     """Windows over images."""
 
-    def apply(
-        self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor], values: Values
-    ) -> Tensor:
-        pattern = self.pattern(parameters)
+    def apply(self, g: Tensor, call: LayerCall, values: Values) -> Tensor:
+        pattern = self.pattern(call.parameters)
         if pattern.selects:
             return apply_csr(pattern, values(), g)
-        return super().apply(g, x, kept, parameters, values)
+        return super().apply(g, call, values)
 
 
 class MaxPoolLayer(PoolLayer):
-    kinds = (nn.MaxPool2d,)
+    kinds = {nn.MaxPool2d: (4,)}
 
     @staticmethod
     def unsupported(module: Any) -> str | None:
@@ -41,21 +37,21 @@ class MaxPoolLayer(PoolLayer):
     def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
         return F.max_pool2d_with_indices(x, *self._window)
 
-    def vjp(self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
+    def vjp(self, g: Tensor, call: LayerCall) -> Tensor:
         return torch.ops.aten.max_pool2d_with_indices_backward(
-            g, x, *(_two(v) for v in self._window[:4]), self._window[4], kept
+            g, call.x, *(_two(v) for v in self._window[:4]), self._window[4], call.kept
         )
 
     def _build_pattern(self) -> Pattern:
         self._jacobian = jacobians.max_pool2d_pattern(self.input_size, *self._window)
         return self._jacobian.pattern
 
-    def values(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
-        return side_by_side(self._jacobian.values(x))
+    def values(self, call: LayerCall) -> Tensor:
+        return side_by_side(self._jacobian.values(call.x))
 
 
 class AveragePoolLayer(PoolLayer):
-    kinds = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+    kinds = {nn.AvgPool2d: (4,), nn.AdaptiveAvgPool2d: (4,)}
 
     def _arguments(self) -> tuple[Any, ...]:
         m = self.module
@@ -65,10 +61,10 @@ class AveragePoolLayer(PoolLayer):
     def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
         return self.module(x), None
 
-    def vjp(self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
+    def vjp(self, g: Tensor, call: LayerCall) -> Tensor:
         if isinstance(self.module, nn.AdaptiveAvgPool2d):
-            return torch.ops.aten._adaptive_avg_pool2d_backward(g, x)
-        return torch.ops.aten.avg_pool2d_backward(g.contiguous(), x, *self._arguments())
+            return torch.ops.aten._adaptive_avg_pool2d_backward(g, call.x)
+        return torch.ops.aten.avg_pool2d_backward(g.contiguous(), call.x, *self._arguments())
 
     def _build_pattern(self) -> Pattern:
         m, size = self.module, self.input_size
@@ -78,8 +74,8 @@ class AveragePoolLayer(PoolLayer):
             self._jacobian = jacobians.avg_pool2d_pattern(size, *self._arguments())
         return self._jacobian.pattern
 
-    def values(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
-        return self._jacobian.values(x.dtype, x.device)
+    def values(self, call: LayerCall) -> Tensor:
+        return self._jacobian.values(call.x.dtype, call.x.device)
 
 
 def _two(value: Any) -> list[Any]:

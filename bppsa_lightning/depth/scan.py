@@ -161,10 +161,9 @@ class LayerScan:
         _check_run(self.patterns, steps, grads)
         self.fallbacks = 0
         gradients: list[Tensor | None] = [*(None for _ in self.patterns), grads[-1]]
-        everything = range(len(gradients))
-        down = _Down(gradients, everything if wanted is None else wanted)
+        wanted = range(len(gradients)) if wanted is None else wanted
         for node in reversed(self.roots):
-            down.sweep(self._up(node, steps, grads))
+            _sweep_down(self._up(node, steps, grads), gradients, wanted)
         return gradients
 
     def _up(self, node: _Node, steps: Sequence[Step], grads: Sequence[Tensor | None]) -> _Segment:
@@ -250,33 +249,24 @@ def _cross(segment: _Segment, g: Tensor) -> Tensor:
     return g
 
 
-@dataclass(eq=False)
-class _Down:
-    """The down-sweep.
+def _sweep_down(segment: _Segment, gradients: list[Tensor | None], wanted: Container[int]) -> None:
+    """Finds what is wanted inside a segment, and the gradient at its left end.
 
-    Attributes:
-        gradients: g_0 … g_n, as far as they are known: those at a segment's right end are.
-        wanted: which of them somebody asks for.
+    A composition in which nothing is multiplied is no shortcut: its parts are walked, as those of
+    one that is not formed.
+
+    Args:
+        gradients: g_0 … g_n, as far as they are known: that at the segment's right end is.
     """
-
-    gradients: list[Tensor | None]
-    wanted: Container[int]
-
-    def sweep(self, segment: _Segment) -> None:
-        """Finds what is wanted inside a segment, and the gradient at its left end.
-
-        A composition in which nothing is multiplied is no shortcut: its parts are walked, as those
-        of one that is not formed.
-        """
-        first, last = segment.node.first, segment.node.last
-        if self.gradients[first] is None and segment.factors and segment.node.is_shortcut:
-            carry = self.gradients[last + 1]
-            assert carry is not None
-            self.gradients[first] = _add(_cross(segment, carry), segment.b)
-        inside = any(i in self.wanted for i in range(first + 1, last + 1))
-        if inside or self.gradients[first] is None:
-            for part in reversed(segment.parts):
-                self.sweep(part)
+    first, last = segment.node.first, segment.node.last
+    if gradients[first] is None and segment.factors and segment.node.is_shortcut:
+        carry = gradients[last + 1]
+        assert carry is not None
+        gradients[first] = _add(_cross(segment, carry), segment.b)
+    inside = any(i in wanted for i in range(first + 1, last + 1))
+    if inside or gradients[first] is None:
+        for part in reversed(segment.parts):
+            _sweep_down(part, gradients, wanted)
 
 
 def _add(a: Tensor, b: Tensor | None) -> Tensor:

@@ -3,8 +3,6 @@
 n layers, B samples, N numbers of the largest state a sample.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -23,8 +21,8 @@ from bppsa_lightning._library import missing_jacobian_kernels
 from bppsa_lightning._replacement import Replacement
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.depth import layers
-from bppsa_lightning.depth.autograd import Groups, Run, RunFunction
-from bppsa_lightning.depth.layer import DepthLayer
+from bppsa_lightning.depth.autograd import Run, RunFunction
+from bppsa_lightning.depth.layer import DepthLayer, LayerCall
 from bppsa_lightning.depth.scan import LayerScan
 from bppsa_lightning.jacobians.product import DEFAULT_BUDGET
 from bppsa_lightning.ops._checks import FLOATS
@@ -126,17 +124,17 @@ class FeedforwardChain(Chain):
                 x = module(x)
             return x
         counts = [len(group) for group in parameters]
-        return RunFunction.apply(Run(self, modules, first, counts, self._planned()), x, *flat)
-
-    def _planned(self) -> planner.Plan:
+        plan = planner.Plan("linear", reason="as asked: layer by layer")
         if self.algorithm == "blelloch":
             reason = "as asked: products of sparse Jacobians by fixed plans"
-            return planner.Plan("blelloch", levels=self.levels, reason=reason)
-        return planner.Plan("linear", reason="as asked: layer by layer")
+            plan = planner.Plan("blelloch", levels=self.levels, reason=reason)
+        return RunFunction.apply(Run(self, modules, first, counts, plan), x, *flat)
 
-    def record_run(self, shape: tuple[int, int, int], x: Tensor, plan: planner.Plan) -> None:
-        """Notes a run: (layers, samples, numbers of its largest state), its output, its plan."""
-        self.shape, self.device, self._plan = shape, x.device, plan
+    def record_run(
+        self, shape: tuple[int, int, int], device: torch.device, plan: planner.Plan
+    ) -> None:
+        """Notes a run: (layers, samples, numbers of its largest state), where, its plan."""
+        self.shape, self.device, self._plan = shape, device, plan
 
     def layer(self, position: int, module: nn.Module, input_size: tuple[int, ...]) -> DepthLayer:
         """The layer at a position of the stack, with the patterns it has built so far."""
@@ -147,13 +145,14 @@ class FeedforwardChain(Chain):
         return layer
 
     def scan_of(
-        self, first: int, run: Sequence[DepthLayer], parameters: Groups, x: Tensor, levels: int
+        self, first: int, run: Sequence[DepthLayer], calls: Sequence[LayerCall], levels: int
     ) -> LayerScan:
         """The plans of a run's products, made anew where a pattern has changed."""
         levels = min(levels, (len(run) - 1).bit_length())
+        x = calls[0].x
         B = x.shape[0]
         key = (first, len(run), tuple(x.shape[1:]), x.dtype, levels, self.budget)
-        patterns = [layer.pattern(p) for layer, p in zip(run, parameters, strict=True)]
+        patterns = [layer.pattern(call.parameters) for layer, call in zip(run, calls, strict=True)]
         known = self.scans.get(key)
         if (
             known is None

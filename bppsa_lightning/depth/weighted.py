@@ -1,7 +1,5 @@
 """Linear layers and convolutions in a chain over depth: the Jacobian's values are weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bppsa_lightning import jacobians
-from bppsa_lightning.depth.layer import DepthLayer, Forward, Values
+from bppsa_lightning.depth.layer import DepthLayer, Forward, LayerCall, Values
 from bppsa_lightning.jacobians import Pattern
 from bppsa_lightning.jacobians.geometry import convolution_padding
 
@@ -46,32 +44,30 @@ class WeightedLayer(DepthLayer):
         without, weights = torch.stack([without, weights]).tolist()
         return without == 0 and 2 * weights >= self._kept
 
-    def values(self, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
+    def values(self, call: LayerCall) -> Tensor:
         assert self._jacobian is not None
-        return self._jacobian.values(parameters[0])
+        return self._jacobian.values(call.parameters[0])
 
     def _build(self, keep: Tensor) -> jacobians.WeightJacobian:
         raise NotImplementedError
 
 
 class LinearLayer(WeightedLayer):
-    kinds = (nn.Linear,)
+    kinds = {nn.Linear: (2,)}
 
     def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
         return F.linear(x, *parameters), None
 
-    def vjp(self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
-        return g @ parameters[0]
+    def vjp(self, g: Tensor, call: LayerCall) -> Tensor:
+        return g @ call.parameters[0]
 
-    def apply(
-        self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor], values: Values
-    ) -> Tensor:
-        return parameters[0].t() @ g
+    def apply(self, g: Tensor, call: LayerCall, values: Values) -> Tensor:
+        return call.parameters[0].t() @ g
 
     def parameter_grads(
-        self, g: Tensor, x: Tensor, parameters: Sequence[Tensor], wanted: Sequence[bool]
+        self, g: Tensor, call: LayerCall, wanted: Sequence[bool]
     ) -> list[Tensor | None]:
-        weight = [g.T @ x if wanted[0] else None]
+        weight = [g.T @ call.x if wanted[0] else None]
         return weight + [g.sum(0) if w else None for w in wanted[1:]]
 
     def _build(self, keep: Tensor) -> jacobians.WeightJacobian:
@@ -79,7 +75,7 @@ class LinearLayer(WeightedLayer):
 
 
 class ConvolutionLayer(WeightedLayer):
-    kinds = (nn.Conv1d, nn.Conv2d)
+    kinds = {nn.Conv1d: (3,), nn.Conv2d: (4,)}
 
     @staticmethod
     def unsupported(module: Any) -> str | None:
@@ -95,24 +91,24 @@ class ConvolutionLayer(WeightedLayer):
         bias = parameters[1] if len(parameters) > 1 else None
         return function(x, parameters[0], bias, m.stride, m.padding, m.dilation, m.groups), None
 
-    def vjp(self, g: Tensor, x: Tensor, kept: Any, parameters: Sequence[Tensor]) -> Tensor:
-        return self._backward(g, x, parameters[0], [True, False, False])[0]
+    def vjp(self, g: Tensor, call: LayerCall) -> Tensor:
+        return self._backward(g, call, [True, False, False])[0]
 
     def parameter_grads(
-        self, g: Tensor, x: Tensor, parameters: Sequence[Tensor], wanted: Sequence[bool]
+        self, g: Tensor, call: LayerCall, wanted: Sequence[bool]
     ) -> list[Tensor | None]:
         if not any(wanted):
-            return [None] * len(parameters)
+            return [None] * len(wanted)
         mask = [False, wanted[0], len(wanted) > 1 and wanted[1]]
-        return self._backward(g, x, parameters[0], mask)[1 : 1 + len(parameters)]
+        return self._backward(g, call, mask)[1 : 1 + len(wanted)]
 
-    def _backward(self, g: Tensor, x: Tensor, weight: Tensor, mask: list[bool]) -> list[Any]:
-        m = self.module
+    def _backward(self, g: Tensor, call: LayerCall, mask: list[bool]) -> list[Any]:
+        m, weight = self.module, call.parameters[0]
         padding = [before for before, _ in _paddings(m)]
         spatial = [0] * len(padding)
         return list(
             torch.ops.aten.convolution_backward(
-                g, x, weight, [weight.shape[0]], m.stride, padding, m.dilation, False, spatial,
+                g, call.x, weight, [weight.shape[0]], m.stride, padding, m.dilation, False, spatial,
                 m.groups, mask,
             )
         )  # fmt: skip

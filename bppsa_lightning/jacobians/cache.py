@@ -1,7 +1,5 @@
 """Patterns that depend on sizes alone are built once: the most recent ones are kept."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock

@@ -1,7 +1,5 @@
 """What is built once on the CPU, and copied once to each GPU that it is used on."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -56,38 +54,33 @@ class OnDevices:
             return original.on(device)
         copies: dict[torch.device, Built] = self.__dict__.setdefault("_copies", {})
         if device not in copies:
+            there = {
+                name: part.to(device) if isinstance(part, Tensor) else part.on(device)
+                for name, part in self._parts().items()
+            }
             of: Any = self
-            there = {f.name: _on(getattr(self, f.name), device) for f in fields(of)}
             copies[device] = replace(of, **there)
             copies[device].__dict__["_original"] = weakref.ref(self)
         return _used(copies[device], device)
 
     def _built_on(self) -> torch.device:
-        built_on: torch.device | None = self.__dict__.get("_device")
-        if built_on is None:
-            of: Any = self
-            devices = [_device_of(getattr(self, f.name)) for f in fields(of)]
-            built_on = next((d for d in devices if d is not None), _CPU)
-            self.__dict__["_device"] = built_on
-        return built_on
+        if "_device" not in self.__dict__:
+            part = next(iter(self._parts().values()))
+            self.__dict__["_device"] = part.device if isinstance(part, Tensor) else part._built_on()
+        found: torch.device = self.__dict__["_device"]
+        return found
+
+    def _parts(self) -> dict[str, Any]:
+        """The fields that are tensors, or others such as this."""
+        of: Any = self
+        named = {field.name: getattr(self, field.name) for field in fields(of)}
+        return {name: v for name, v in named.items() if isinstance(v, Tensor | OnDevices)}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in _OWN}
 
 
 _OWN = ("_copies", "_original", "_device", "_streams")
-
-
-def _on(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
-    return value.on(device) if isinstance(value, OnDevices) else value
-
-
-def _device_of(value: Any) -> torch.device | None:
-    if isinstance(value, Tensor):
-        return value.device
-    return value._built_on() if isinstance(value, OnDevices) else None
 
 
 def _used(of: Built, device: torch.device) -> Built:
@@ -102,10 +95,9 @@ def _used(of: Built, device: torch.device) -> Built:
     streams: set[int] = of.__dict__.setdefault("_streams", set())
     if stream.cuda_stream not in streams:
         streams.add(stream.cuda_stream)
-        for field in fields(of):  # type: ignore[arg-type]
-            value = getattr(of, field.name)
-            if isinstance(value, Tensor):
-                value.record_stream(stream)
-            elif isinstance(value, OnDevices):
-                _used(value, device)
+        for part in of._parts().values():
+            if isinstance(part, Tensor):
+                part.record_stream(stream)
+            else:
+                _used(part, device)
     return of

@@ -1,7 +1,5 @@
 """Diagonal transposed Jacobians: elementwise functions, and what only scales or reshapes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -10,7 +8,7 @@ from torch import Tensor
 
 from bppsa_lightning.jacobians.pattern import Pattern
 from bppsa_lightning.ops import jacobians as operators
-from bppsa_lightning.ops._checks import check_bool, check_dtype, check_values
+from bppsa_lightning.ops._checks import check_bool, check_dtype, check_values, wrong_shape
 
 _KERNELS = ("relu", "leaky_relu", "tanh", "sigmoid", "silu")
 _GELU = ("gelu", "gelu_tanh")
@@ -139,10 +137,7 @@ def batch_norm(
     variance = check_values("running_var", running_var)
     size = tuple(int(n) for n in input_size)
     if not size or variance.shape != (size[0],):
-        raise ValueError(
-            f"running_var: found shape {tuple(variance.shape)}, wanted (C,) for an input of "
-            f"(C, …) = {size}"
-        )
+        raise wrong_shape("running_var", variance, f"(C,) for an input of (C, …) = {size}")
     scale = batch_norm_scale(variance, weight, eps)
     return _diagonal(scale.repeat_interleave(math.prod(size[1:])))
 

@@ -1,7 +1,5 @@
 """Arguments of convolution and pooling: pairs, sizes, and which outputs read which inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -101,11 +99,7 @@ _LIKE = torch.empty(0, dtype=torch.int32, device="cpu")  # operators are found b
 def pooling_axis(
     size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool
 ) -> Windows:
-    """Windows of fixed size, `stride` apart, as PyTorch places them.
-
-    Raises:
-        ValueError: the padding exceeds half the kernel, or no window fits.
-    """
+    """Windows of fixed size, `stride` apart, as PyTorch places them; ValueError if none fits."""
     reach = dilation * (kernel - 1) + 1
     if 2 * padding > kernel:
         raise ValueError(

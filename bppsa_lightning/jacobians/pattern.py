@@ -95,7 +95,7 @@ class Pattern(OnDevices):
             found = matrix.layout if isinstance(matrix, Tensor) else type(matrix).__name__
             raise TypeError(f"matrix: found {found}, wanted a torch.sparse_csr tensor")
         if matrix.dim() != 2:
-            raise ValueError(f"matrix: found shape {tuple(matrix.shape)}, wanted (rows, columns)")
+            raise wrong_shape("matrix", matrix, "(rows, columns)")
         crow, col = matrix.crow_indices(), matrix.col_indices()
         if col.numel() > MAX_ENTRIES:
             raise ValueError(f"matrix: found {col.numel()} entries, wanted at most 2^31 - 1")

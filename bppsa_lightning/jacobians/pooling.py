@@ -1,9 +1,8 @@
 """Transposed Jacobians of pooling layers: each channel on its own, windows that may overlap."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,13 +18,17 @@ from bppsa_lightning.jacobians.geometry import (
 )
 from bppsa_lightning.jacobians.pattern import Pattern
 from bppsa_lightning.ops import jacobians as operators
-from bppsa_lightning.ops._checks import check_dtype, check_values
+from bppsa_lightning.ops._checks import check_dtype, check_values, wrong_shape
+
+
+def _arguments(y: Windows, x: Windows) -> tuple[Any, ...]:
+    """What the operators take of both axes."""
+    return y.first, y.out, x.first, x.out, y.output, x.output
 
 
 def _pattern(channels: int, H: int, W: int, y: Windows, x: Windows) -> Pattern:
-    crow, col = operators.window_pattern(
-        y.first, y.out, x.first, x.out, channels, y.output, x.output
-    )
+    *windows, rows, columns = _arguments(y, x)
+    crow, col = operators.window_pattern(*windows, channels, rows, columns)
     return Pattern(crow, col, (channels * H * W, channels * y.output * x.output))
 
 
@@ -65,27 +68,14 @@ class MaxPoolJacobian(OnDevices):
         """
         x = check_values("x", x)
         if x.dim() not in (3, 4) or tuple(x.shape[-3:]) != self.input_size:
-            raise ValueError(
-                f"x: found shape {tuple(x.shape)}, wanted (C, H, W) = {self.input_size} or "
-                "(B, C, H, W)"
-            )
+            raise wrong_shape("x", x, f"(C, H, W) = {self.input_size} or (B, C, H, W)")
         values = self.of_planes(x.reshape(-1, *x.shape[-2:]))
         return values.reshape(-1) if x.dim() == 3 else values.reshape(x.shape[0], self.pattern.nnz)
 
     def of_planes(self, planes: Tensor) -> Tensor:
         """`values` of (B * C, H, W) that were checked: (B * C, entries of a plane)."""
         here = self.on(planes.device)
-        y_axis, x_axis = here._y, here._x
-        return operators.max_pool_values(
-            planes,
-            y_axis.first,
-            y_axis.out,
-            x_axis.first,
-            x_axis.out,
-            y_axis.output,
-            x_axis.output,
-            *self._geometry,
-        )
+        return operators.max_pool_values(planes, *_arguments(here._y, here._x), *self._geometry)
 
 
 def max_pool2d_pattern(
@@ -105,12 +95,8 @@ def max_pool2d_pattern(
     C, H, W = _plane_size(input_size)
     kernels = pair("kernel_size", kernel_size, 1)
     strides = kernels if stride is None else pair("stride", stride, 1)
-    geometry = tuple(
-        zip(
-            kernels, strides, pair("padding", padding, 0), pair("dilation", dilation, 1),
-            strict=True,
-        )
-    )  # fmt: skip
+    paddings, dilations = pair("padding", padding, 0), pair("dilation", dilation, 1)
+    geometry = tuple(zip(kernels, strides, paddings, dilations, strict=True))
 
     def build() -> MaxPoolJacobian:
         y = pooling_axis(H, *geometry[0], ceil_mode)
@@ -150,7 +136,7 @@ def max_pool2d(
     """
     x = check_values("x", x)
     if x.dim() not in (3, 4):
-        raise ValueError(f"x: found shape {tuple(x.shape)}, wanted (C, H, W) or (B, C, H, W)")
+        raise wrong_shape("x", x, "(C, H, W) or (B, C, H, W)")
     planes = x.reshape(-1, *x.shape[-2:])
     jacobian = max_pool2d_pattern(planes.shape, kernel_size, stride, padding, dilation, ceil_mode)
     return jacobian.pattern.csr(jacobian.of_planes(planes).reshape(-1))

@@ -110,8 +110,8 @@ class ProductPlan(OnDevices):
     @property
     def bytes(self) -> int:
         """Memory of the plan, the pattern of C included."""
-        tensors = (self.pattern.crow, self.pattern.col, self.program, self.positions)
-        return sum(t.numel() * t.itemsize for t in tensors)
+        own = (self.program, self.positions)
+        return self.pattern.bytes + sum(t.numel() * t.itemsize for t in own)
 
     @property
     def flops(self) -> int:
@@ -143,21 +143,9 @@ class ProductPlan(OnDevices):
         side_by_side = bool(batched) and all(t.t().is_contiguous() for t in batched)
         a, b = (t if t.dim() == 2 and side_by_side else t.contiguous() for t in (a, b))
         here = self.on(a.device)
-        return operators.multiply_csr(
-            here.a.crow,
-            here.a.col,
-            a.detach(),
-            here.b.crow,
-            here.b.col,
-            b.detach(),
-            here.pattern.crow,
-            here.program,
-            here.positions,
-            here.pattern.nnz,
-            here.longest,
-            here.b_single,
-            side_by_side,
-        )
+        factors = (here.a.crow, here.a.col, a.detach(), here.b.crow, here.b.col, b.detach())
+        program = (here.pattern.crow, here.program, here.positions, here.pattern.nnz, here.longest)
+        return operators.multiply_csr(*factors, *program, here.b_single, side_by_side)
 
     def _check_values(self, a: Tensor, b: Tensor) -> None:
         for name, values, pattern in (("a", a, self.a), ("b", b, self.b)):

@@ -5,8 +5,6 @@ changed the weights only gathers them again. Nearly all pixels of a channel see 
 the same order: such rows share a template.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +23,7 @@ from bppsa_lightning.jacobians.geometry import (
 )
 from bppsa_lightning.jacobians.pattern import Pattern
 from bppsa_lightning.ops import jacobians as operators
-from bppsa_lightning.ops._checks import check_bool, check_values
+from bppsa_lightning.ops._checks import check_bool, check_values, wrong_shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +60,8 @@ class WeightJacobian(OnDevices):
         """
         weight = check_values("weight", weight)
         if weight.shape != self.weight_shape:
-            raise ValueError(
-                f"weight: found shape {tuple(weight.shape)}, wanted {self.weight_shape}, for which "
-                "the pattern was built"
-            )
+            wanted = f"{self.weight_shape}, for which the pattern was built"
+            raise wrong_shape("weight", weight, wanted)
         here = self.on(weight.device)
         p = here.pattern
         return operators.weight_values(weight, here.source, here.first, p.crow, p.nnz)
@@ -247,7 +243,7 @@ _SHAPES: dict[Callable[..., WeightJacobian], str] = {
 
 def _check_shape(name: str, found: Tensor, wanted: str) -> None:
     if found.dim() != wanted.count(",") + 1:
-        raise ValueError(f"{name}: found shape {tuple(found.shape)}, wanted {wanted}")
+        raise wrong_shape(name, found, wanted)
 
 
 def _single(name: str, value: Any) -> int:

@@ -1,7 +1,5 @@
 """Checks of arguments, in one wording: the argument, what was found, what was wanted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,10 +73,8 @@ def check_on_cpu(name: str, tensor: Tensor) -> None:
 def check_values(name: str, tensor: Any) -> Tensor:
     """A detached, contiguous tensor of float32 or float64, on the CPU or a CUDA device.
 
-    Raises:
-        TypeError: another type, layout or dtype.
-        ValueError: on another device.
-        RuntimeError: on a CUDA device, but the package was built without its CUDA kernels.
+    TypeError for another type, layout or dtype, ValueError on another device, RuntimeError on a
+    CUDA device if the package was built without its CUDA kernels.
     """
     check_tensor(name, tensor)
     reason = _library.missing_jacobian_kernels(tensor.device)

@@ -3,10 +3,7 @@
 Letters as in ops/recurrent.py.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +11,12 @@ from torch import Tensor
 
 from bppsa_lightning import planner, reference
 from bppsa_lightning._cells import CELLS
-from bppsa_lightning.ops._autograd import bit_mask, differentiable_gradients, only
+from bppsa_lightning.ops._autograd import (
+    bit_mask,
+    differentiable_gradients,
+    only,
+    register_formula,
+)
 from bppsa_lightning.ops.log import record_scan
 
 
@@ -40,18 +42,20 @@ def request_of(cell: str, operands: Operands, algorithm: str) -> planner.Request
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.cell, *tensors, ctx.reverse, saved, ctx.algorithm = inputs
-    ctx.plan = None
+    ctx.cell, *tensors, ctx.reverse, saved, ctx.plan = inputs  # or, in a graph, the algorithm
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[3])
     # Saved only where the first derivative reads it: what is not may be changed in place. The
     # second derivative reads all, and looks itself whether that is still what it was.
     again = saved == planner.Saved.STATES and CELLS[ctx.cell].saved > 0
     wants_x, _, _, wants_w_ih = ctx.needs_input_grad[1:5]
-    needed = (wants_w_ih or again, True, True, wants_x or again, True, again, again, True)
-    pairs = list(zip(tensors, needed, strict=True))
-    ctx.others = [None if need or t is None else (t, _version(t)) for t, need in pairs]
-    ctx.save_for_backward(*(t if need else None for t, need in pairs), output[0], output[3])
+    read = (wants_w_ih or again, True, True, wants_x or again, True, again, again, True)
+    ctx.unread = []
+    for i, t in enumerate(tensors):
+        if t is not None and not read[i]:
+            ctx.unread.append((i, t, _version(t)))
+            tensors[i] = None
+    ctx.save_for_backward(*tensors, output[0], output[3])
 
 
 def _version(t: Tensor) -> int | None:
@@ -60,43 +64,34 @@ def _version(t: Tensor) -> int | None:
 
 def _backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
     """The gradients of the operator's arguments, from those of output, h_n and c_n."""
-    incoming = cotangents[:3]
-    if all(grad is None for grad in incoming):
+    incoming = grad_output, grad_h_n, grad_c_n = cotangents[:3]
+    if grad_output is None and grad_h_n is None and grad_c_n is None:
         return (None,) * 12
     *tensors, output, saved = ctx.saved_tensors
-    differentiable = torch.is_grad_enabled()
-    operands = _restored(ctx, tensors, differentiable)
-    if differentiable:
+    for i, t, _ in ctx.unread:  # but their shapes
+        tensors[i] = t
+    operands = Operands(*tensors)
+    if torch.is_grad_enabled():
+        if any(_version(t) != version for _, t, version in ctx.unread):
+            raise RuntimeError(
+                "a recurrent layer's input or weight was modified in place; second derivatives "
+                "need the original (clone it)"
+            )
         gradients = _differentiable_backward(ctx, operands, incoming)
     else:
         gradients = _scanned_backward(ctx, operands, output, saved, incoming)
     return (None, *gradients, None, None, None)
 
 
-def _restored(ctx: Any, tensors: list[Tensor | None], differentiable: bool) -> Operands:
-    """The operands, those among them that the kernel reads no more than the shapes of."""
-    for i, other in enumerate(ctx.others):
-        if other is None:
-            continue
-        tensors[i], version = other
-        if differentiable and _version(other[0]) != version:
-            raise RuntimeError(
-                "a recurrent layer's input or weight was modified in place; second derivatives "
-                "need the original (clone it)"
-            )
-    return Operands._make(tensors)
-
-
 def _scanned_backward(
     ctx: Any, operands: Operands, output: Tensor, saved: Tensor, cotangents: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
     grad_output, grad_h_n, grad_c_n = cotangents
-    plan = _plan_of(ctx, operands)
-    wanted = ctx.needs_input_grad[1:9]
+    plan, wanted = _plan_of(ctx, operands), ctx.needs_input_grad[1:9]
     if grad_output is not None and grad_output.stride(-1) != 1:
         # Not contiguous(), which leaves an empty tensor's strides as they are.
         grad_output = grad_output.clone(memory_format=torch.contiguous_format)
-    results = torch.ops.bppsa.recurrent_backward(
+    results = _run_backward(
         ctx.cell,
         grad_output,
         None if grad_h_n is None else grad_h_n.contiguous(),
@@ -115,41 +110,24 @@ def _scanned_backward(
 
 def _plan_of(ctx: Any, operands: Operands) -> planner.Plan:
     """The forward's plan, logged; in a compiled graph, where that had no sizes, made here."""
-    cell = CELLS[ctx.cell]
-    T, B, _ = operands.x.shape
-    plan: planner.Plan | None = ctx.plan
-    if plan is None:
-        request = request_of(ctx.cell, operands, ctx.algorithm)
-        T, B = int(T), int(B)
-        H, I, P = int(request.H), int(request.I), int(request.P)
+    plan: planner.Plan | str = ctx.plan
+    if isinstance(plan, str):
+        request = request_of(ctx.cell, operands, plan)
+        T, B, H, I, P = map(int, (request.T, request.B, request.H, request.I, request.P))
         plan = planner.plan(request._replace(T=T, B=B, H=H, I=I, P=P))
-    # On CUDA the state of a projected layer is what is projected, H numbers.
-    GH, shown = operands.w_hh.shape
-    size = GH // cell.gates if operands.x.device.type == "cuda" else shown
-    record_scan(cell.label, (T, B, size), plan)
+    x, cell, (GH, size) = operands.x, CELLS[ctx.cell], operands.w_hh.shape
+    if x.is_cuda:  # there the state of a projected layer is what is projected
+        size = GH // cell.gates
+    record_scan(cell.label, (int(x.shape[0]), int(x.shape[1]), size), plan)
     return plan
 
 
-def _outside_autocast(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """A backward may be run under autocast; its products keep the precision of the forward."""
-
-    @wraps(formula)
-    def wrapped(ctx: Any, operands: Operands, *arguments: Any) -> Any:
-        kind = operands.x.device.type
-        if not torch.is_autocast_enabled(kind):
-            return formula(ctx, operands, *arguments)
-        with torch.autocast(kind, enabled=False):
-            return formula(ctx, operands, *arguments)
-
-    return wrapped
-
-
-@_outside_autocast
 def _differentiable_backward(
     ctx: Any, operands: Operands, cotangents: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
     """The same gradients as functions of everything they depend on, by plain differentiation."""
-    with torch.enable_grad():
+    # A backward may be run under autocast; its products keep the precision of the forward.
+    with torch.autocast(operands.x.device.type, enabled=False), torch.enable_grad():
         outputs = _reference(ctx.cell, operands, ctx.reverse)
         wanted = ctx.needs_input_grad[1:9]
         return differentiable_gradients(outputs, operands, cotangents, wanted)
@@ -173,28 +151,19 @@ def _reference(cell: str, operands: Operands, reverse: bool) -> list[Tensor]:
 
 
 _forward = torch.ops.bppsa.recurrent.default
+_run_backward = torch.ops.bppsa.recurrent_backward.default
 
 
-class RecurrentFunction(torch.autograd.Function):
-    """Calls the operator directly: a third less time on short calls than torch.library's autograd.
-
-    Its last argument is the backward's plan, in place of the operator's algorithm.
-    """
-
-    # One method for both: torch takes 25 us to call a setup_context.
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        *others, plan = arguments
-        inputs = (*others, plan.algorithm)
-        output = _forward(*inputs)
-        _setup(ctx, inputs, output)
-        ctx.plan = plan
-        return output
-
-    backward = staticmethod(_backward)
+def run_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The operator without torch.library's formula, which is Python even where it does nothing."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return _forward(*arguments)
 
 
-torch.library.register_autograd("bppsa::recurrent", _backward, setup_context=_setup)
+# Its last argument is the backward's plan, in place of the operator's algorithm.
+RecurrentFunction = register_formula(
+    "recurrent", _setup, _backward, lambda *others: _forward(*others[:-1], others[-1].algorithm)
+)
 
 
 @torch.library.register_fake("bppsa::recurrent")

@@ -3,15 +3,18 @@
 Letters and layout as in ops/sparse.py.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bppsa_lightning import reference
-from bppsa_lightning.ops._autograd import bit_mask, differentiable_gradients, only
+from bppsa_lightning.ops._autograd import (
+    bit_mask,
+    differentiable_gradients,
+    only,
+    register_formula,
+)
 from bppsa_lightning.ops.sparse_pattern import output_size
 
 
@@ -19,9 +22,12 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> 
     x, values, bias, *ctx.pattern, relu, pool = inputs
     kept = (output[0] if relu and not pool else None, output[1] if pool else None)
     ctx.save_for_backward(x, values, *kept)
+    ctx.set_materialize_grads(False)  # that of the places
 
 
-def _backward(ctx: Any, grad: Tensor, _grad_of_places: Any = None) -> tuple[Any, ...]:
+def _backward(ctx: Any, grad: Tensor | None, _grad_of_places: Any = None) -> tuple[Any, ...]:
+    if grad is None:
+        return (None,) * 15
     x, values, output, places = ctx.saved_tensors
     wanted = ctx.needs_input_grad[:3]
     if torch.is_grad_enabled():
@@ -43,53 +49,26 @@ def _differentiable_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...
     """The same gradients as functions of everything they depend on, by the dense layer's."""
     x, values, output, places = ctx.saved_tensors
     wanted = ctx.needs_input_grad[:3]
-    _, _, _, _, _, *geometry, _groups = ctx.pattern
+    rows, entries, _, _, _, *geometry, groups = ctx.pattern
     size = output_size(x.shape[2:], *geometry)
     grad = reference.before_relu_and_pool(grad, output, places, size).permute(3, 0, 1, 2)
     with torch.enable_grad():
-        plain = reference.sparse_conv2d(x, values, *ctx.pattern)
+        plain = reference.sparse_conv2d(x, values, rows, entries, geometry, groups)
         grads = differentiable_gradients([plain], (x, values), [grad], wanted[:2])
     return (*grads, grad.sum((0, 2, 3)) if wanted[2] else None)
 
 
-_forward = torch.ops.bppsa.sparse_conv2d.default
 _run_backward = torch.ops.bppsa.sparse_conv2d_backward.default
-
-
-class SparseFunction(torch.autograd.Function):
-    """Calls the operator directly, as `_recurrent_autograd.RecurrentFunction` does."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        results = _forward(*arguments)
-        _setup(ctx, arguments, results)
-        return results[0]
-
-    backward = staticmethod(_backward)
-
-
-torch.library.register_autograd("bppsa::sparse_conv2d", _backward, setup_context=_setup)
+SparseFunction = register_formula("sparse_conv2d", _setup, _backward)
 
 
 @torch.library.register_fake("bppsa::sparse_conv2d")
 def _(
-    x: Tensor,
-    values: Tensor,
-    bias: Tensor | None,
-    rows: Tensor,
-    entries: Tensor,
-    rows_t: Tensor,
-    entries_t: Tensor,
-    order_t: Tensor,
-    kernel: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-    relu: bool = False,
-    pool: bool = False,
+    x: Tensor, values: Tensor, bias: Tensor | None, rows: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor]:
-    size = output_size(x.shape[2:], kernel, stride, padding, dilation)
+    _, _, _, _, *geometry, _groups = others[:9]
+    _relu, pool = (*others[9:], False, False)[:2]  # torch leaves out what is False
+    size = output_size(x.shape[2:], *geometry)
     result = [n // 2 for n in size] if pool else size
     output = x.new_empty((rows.shape[0] - 1, *result, x.shape[0]))
     return output, x.new_empty(output.shape if pool else (0,), dtype=torch.uint8)

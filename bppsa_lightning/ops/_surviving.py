@@ -1,12 +1,11 @@
 """Weights and their surviving values: each the gradient of the other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bppsa_lightning.ops._autograd import register_formula
 from bppsa_lightning.ops._checks import check_on_cpu, check_shape, check_tensor
 from bppsa_lightning.ops.sparse_pattern import SparsePattern
 
@@ -21,9 +20,7 @@ def surviving(weight: Tensor, pattern: SparsePattern) -> Tensor:
         (nnz,), in the order of ``pattern.index``, of the weight's dtype; differentiable.
 
     Raises:
-        TypeError: `weight` is no tensor, or of another dtype.
-        ValueError: it has another shape.
-        RuntimeError: it is not on the CPU.
+        TypeError, ValueError, RuntimeError: another dtype, shape or device.
     """
     shapes: list[tuple[int, ...]] = [pattern.shape]
     if pattern.shape[2:] == (1, 1):
@@ -60,20 +57,8 @@ def _put_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
     return torch.ops.bppsa.take_surviving(grad.contiguous(), *ctx.saved_tensors), None, None
 
 
-class _Take(torch.autograd.Function):
-    """Calls the operator directly, as `_recurrent_autograd.RecurrentFunction` does."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        values = torch.ops.bppsa.take_surviving(*arguments)
-        _take_setup(ctx, arguments, values)
-        return values
-
-    backward = staticmethod(_take_backward)
-
-
-torch.library.register_autograd("bppsa::take_surviving", _take_backward, setup_context=_take_setup)
-torch.library.register_autograd("bppsa::put_surviving", _put_backward, setup_context=_put_setup)
+_Take = register_formula("take_surviving", _take_setup, _take_backward)
+register_formula("put_surviving", _put_setup, _put_backward)
 
 
 @torch.library.register_fake("bppsa::take_surviving")

@@ -4,6 +4,7 @@ Their checked doors are in `bppsa_lightning.jacobians`. Those that build pattern
 kernel: the sizes of their results are not known without the numbers.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,22 +24,37 @@ multiply_csr = torch.ops.bppsa.multiply_csr
 weight_values = torch.ops.bppsa.weight_values
 
 
-@torch.library.register_fake("bppsa::weight_values")
+def _numbers_only(name: str) -> Callable[[Callable[..., Tensor]], None]:
+    """Registers an operator's fake kernel, and that it is not differentiable."""
+
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        raise NotImplementedError(
+            f"bppsa::{name} is not differentiable: a Jacobian's values are numbers, without a graph"
+        )
+
+    def register(fake: Callable[..., Tensor]) -> None:
+        torch.library.register_fake(f"bppsa::{name}", fake)
+        torch.library.register_autograd(f"bppsa::{name}", backward)
+
+    return register
+
+
+@_numbers_only("weight_values")
 def _(weight: Tensor, source: Tensor, first: Tensor, crow: Tensor, entries: int) -> Tensor:
     return weight.new_empty(entries)
 
 
-@torch.library.register_fake("bppsa::elementwise_values")
+@_numbers_only("elementwise_values")
 def _(x: Tensor, function: str, slope: float) -> Tensor:
     return torch.empty_like(x)
 
 
-@torch.library.register_fake("bppsa::max_pool_values")
+@_numbers_only("max_pool_values")
 def _(x: Tensor, first_y: Tensor, out_y: Tensor, first_x: Tensor, out_x: Tensor, *_: Any) -> Tensor:
     return x.new_empty(x.shape[0], out_y.numel() * out_x.numel())
 
 
-@torch.library.register_fake("bppsa::multiply_csr")
+@_numbers_only("multiply_csr")
 def _(a_crow: Tensor, a_col: Tensor, a: Tensor, *others: Any) -> Tensor:
     b, entries, side_by_side = others[2], others[-4], others[-1]
     batched = [t for t in (a, b) if t.dim() == 2]
@@ -48,25 +64,6 @@ def _(a_crow: Tensor, a_col: Tensor, a: Tensor, *others: Any) -> Tensor:
     return a.new_empty(entries, B).t() if side_by_side and B > 1 else a.new_empty(B, entries)
 
 
-@torch.library.register_fake("bppsa::apply_csr")
+@_numbers_only("apply_csr")
 def _(crow: Tensor, col: Tensor, values: Tensor, x: Tensor) -> Tensor:
     return x.new_empty(crow.numel() - 1, x.shape[1])
-
-
-def _refuse(name: str) -> Any:
-    def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        raise NotImplementedError(
-            f"bppsa::{name} is not differentiable: a Jacobian's values are numbers, without a graph"
-        )
-
-    return backward
-
-
-for _name in (
-    "weight_values",
-    "elementwise_values",
-    "max_pool_values",
-    "multiply_csr",
-    "apply_csr",
-):
-    torch.library.register_autograd(f"bppsa::{_name}", _refuse(_name))

@@ -4,8 +4,6 @@ PyTorch's own sums up one number after the other. C channels, n numbers of each:
 pixels, one after another in memory, as in the sparse layers' layout.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -10,8 +10,13 @@ from torch import Tensor
 from bppsa_lightning import planner
 from bppsa_lightning._cells import CELLS, Cell
 from bppsa_lightning._library import missing_recurrent_kernels
-from bppsa_lightning.ops._checks import FLOATS, check_like, check_shape, check_tensor, wrong_shape
-from bppsa_lightning.ops._recurrent_autograd import Operands, RecurrentFunction, request_of
+from bppsa_lightning.ops._checks import check_like, check_shape, check_tensor, wrong_shape
+from bppsa_lightning.ops._recurrent_autograd import (
+    Operands,
+    RecurrentFunction,
+    request_of,
+    run_forward,
+)
 
 
 def rnn(
@@ -112,8 +117,7 @@ def lstm(
 def _checked_layer(
     cell: str, operands: Operands, reverse: bool, algorithm: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if not _fits(CELLS[cell], operands):
-        _explain_misfit(CELLS[cell], operands)
+    _check(CELLS[cell], operands)
     planner.check_algorithm(algorithm, None)
     return run_layer(cell, operands, bool(reverse), algorithm)
 
@@ -135,16 +139,15 @@ def run_layer(
         output, h_n, c_n (empty unless an LSTM's).
     """
     operands, differentiated = _contiguous(operands)
-    if not (differentiated and torch.is_grad_enabled()):
-        return _forward(cell, *operands, reverse, 0, algorithm)[:3]
-    if torch.compiler.is_compiling():  # sizes may be symbols: the backward is planned later
-        saved = int(planner.saved(request_of(cell, operands, algorithm)))
-        return torch.ops.bppsa.recurrent(cell, *operands, reverse, saved, algorithm)[:3]
+    differentiated = differentiated and torch.is_grad_enabled()
+    if plan is None and torch.compiler.is_compiling():
+        # Sizes may be symbols: the backward is planned later.
+        saved = planner.saved(request_of(cell, operands, algorithm)) if differentiated else 0
+        return torch.ops.bppsa.recurrent(cell, *operands, reverse, int(saved), algorithm)[:3]
+    if not differentiated:
+        return run_forward(cell, *operands, reverse, 0, algorithm)[:3]
     plan = plan or planner.plan(request_of(cell, operands, algorithm))
     return RecurrentFunction.apply(cell, *operands, reverse, plan.saved, plan)[:3]
-
-
-_forward = torch.ops.bppsa.recurrent.default
 
 
 def _contiguous(operands: Operands) -> tuple[Operands, bool]:
@@ -161,40 +164,7 @@ def _contiguous(operands: Operands) -> tuple[Operands, bool]:
     return Operands(*laid_out), differentiated  # type: ignore[arg-type]
 
 
-def _fits(cell: Cell, operands: Operands) -> bool:
-    """Whether all is as documented; cheap, for every call."""
-    try:
-        x, w_hh = operands.x, operands.w_hh
-        (GH, P), dtype, device = w_hh.shape, x.dtype, x.device
-        wanted = _wanted_shapes(cell, operands)
-        return (
-            x.shape[0] >= 1
-            and cell.gates <= GH
-            and P >= 1
-            and GH % cell.gates == 0
-            and dtype in FLOATS
-            and operands.w_ih is not None
-            and missing_recurrent_kernels(device) is None
-            and (operands.w_hr is not None or GH // cell.gates == P)
-            and all(
-                t.shape == shape and t.dtype == dtype and t.device == device
-                for t, shape in zip(operands[1:], wanted, strict=True)
-                if t is not None
-            )
-        )
-    except (AttributeError, TypeError, ValueError):
-        return False
-
-
-def _wanted_shapes(cell: Cell, operands: Operands) -> tuple[tuple[int, ...], ...]:
-    """Of the operands behind x."""
-    _, B, I = operands.x.shape
-    GH, P = operands.w_hh.shape
-    H = GH // cell.gates
-    return (B, P), (B, H), (GH, I), (GH, P), (GH,), (GH,), (P, H)
-
-
-def _explain_misfit(cell: Cell, operands: Operands) -> None:
+def _check(cell: Cell, operands: Operands) -> None:
     """Raises the error that says which argument is not as documented."""
     x = operands.x
     check_tensor("x", x)
@@ -203,18 +173,19 @@ def _explain_misfit(cell: Cell, operands: Operands) -> None:
     missing = missing_recurrent_kernels(x.device)
     if missing:
         raise RuntimeError(f"x: found on {x.device}: {missing}")
-    _check_w_hh(cell, operands)
-    shapes = _wanted_shapes(cell, operands)
+    GH, P = _checked_w_hh(cell, operands)
+    (_, B, I), H = x.shape, GH // cell.gates
+    shapes = (B, P), (B, H), (GH, I), (GH, P), (GH,), (GH,), (P, H)
     for name, tensor, shape in zip(Operands._fields[1:], operands[1:], shapes, strict=True):
-        if tensor is not None or name in ("w_ih", "w_hh"):
+        if tensor is not None or name == "w_ih":
             check_tensor(name, tensor)
             assert tensor is not None
             check_shape(name, tensor, shape)
             check_like(name, tensor, "x", x)
-    raise AssertionError("arguments fit after all")
 
 
-def _check_w_hh(cell: Cell, operands: Operands) -> None:
+def _checked_w_hh(cell: Cell, operands: Operands) -> tuple[int, int]:
+    """Its shape."""
     w_hh, G = operands.w_hh, "" if cell.gates == 1 else str(cell.gates)
     check_tensor("w_hh", w_hh)
     if w_hh.dim() != 2 or w_hh.shape[0] < 1 or w_hh.shape[0] % cell.gates:
@@ -225,3 +196,4 @@ def _check_w_hh(cell: Cell, operands: Operands) -> None:
         raise wrong_shape("w_hh", w_hh, f"{(GH, H)} for {cell.label}")
     if operands.w_hr is not None and P < 1:
         raise wrong_shape("w_hh", w_hh, f"({G}H, P) with P >= 1 beside w_hr")
+    return GH, P

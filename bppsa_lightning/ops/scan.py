@@ -1,18 +1,88 @@
 """reverse_scan: the operator over a chain whose transposed Jacobians are given.
 
-T steps, B batch, H state. The operator's formula is written in terms of the operator itself, so
-derivatives of any order exist: the vector-Jacobian product of a reverse scan is a scan in the other
-direction.
+T steps, B batch, H state. The formula of a scan operator is written in terms of the operator
+itself, so derivatives of any order exist: the vector-Jacobian product of a scan is a scan in the
+other direction of time.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bppsa_lightning import planner
-from bppsa_lightning.ops._autograd import define_composite
 from bppsa_lightning.ops._checks import check_scan
+
+_library = torch.library.Library("bppsa", "FRAGMENT")  # must live as long as what it registered
+
+# Jacobians, grad, algorithm, levels, adjoint (whether time runs forwards).
+Scan = Callable[[Tensor, Tensor, str, int | None, bool], Tensor]
+
+
+def scan_operator(
+    name: str, cell: str, argument: str, dims: str, outer: Callable[[Tensor, Tensor], Tensor]
+) -> Scan:
+    """Registers the rest of a scan operator of csrc; returns it with checks and planning.
+
+    Args:
+        name: of the operator.
+        cell: for the planner.
+        argument: the name of the Jacobians; dims: their dimensions.
+        outer: of two vectors (…, H), where the Jacobians have entries.
+    """
+    operator = getattr(torch.ops.bppsa, name).default
+
+    def planned(
+        jacobians: Tensor, grad: Tensor, algorithm: str, levels: int | None, adjoint: bool
+    ) -> Tensor:
+        check_scan(argument, jacobians, dims, grad)
+        T, B, H = map(int, jacobians.shape[:3])
+        plan = planner.plan(planner.Request(cell, T, B, H, grad.device, algorithm, levels))
+        return operator(jacobians, grad, plan.algorithm, plan.chunk, plan.levels, adjoint)
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        jacobians, _, *ctx.plan, ctx.adjoint = inputs
+        ctx.save_for_backward(jacobians, output if ctx.needs_input_grad[0] else None)
+
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
+        jacobians, g = ctx.saved_tensors
+        v = operator(jacobians, cotangent, *ctx.plan, not ctx.adjoint)
+        grad_jacobians = None
+        if ctx.needs_input_grad[0]:
+            grad_jacobians = outer(*((g[:-1], v[1:]) if ctx.adjoint else (v[:-1], g[1:])))
+        return grad_jacobians, v, None, None, None, None
+
+    def fake(
+        jacobians: Tensor, grad: Tensor, algorithm: str, chunk: int, levels: int, adjoint: bool
+    ) -> Tensor:
+        return grad.new_empty(grad.shape)
+
+    torch.library.register_fake(f"bppsa::{name}", fake)
+    torch.library.register_autograd(f"bppsa::{name}", backward, setup_context=setup)
+    # Planning is Python, over sizes that may be symbols in a graph: torch.compile takes this
+    # operator apart only where they have values.
+    arguments = "Tensor jacobians, Tensor grad, str algorithm, int? levels, bool adjoint"
+    _library.define(f"planned_{name}({arguments}) -> Tensor")
+    _library.impl(f"planned_{name}", planned, "CompositeImplicitAutograd")
+    composite = getattr(torch.ops.bppsa, f"planned_{name}")
+
+    def scan(
+        jacobians: Tensor, grad: Tensor, algorithm: str, levels: int | None, adjoint: bool
+    ) -> Tensor:
+        run = composite if torch.compiler.is_compiling() else planned
+        return run(jacobians, grad, algorithm, levels, adjoint)
+
+    return scan
+
+
+_scan = scan_operator(
+    "reverse_scan",
+    planner.DENSE,
+    "jac_t",
+    "(T, B, H, H)",
+    lambda row, column: row.unsqueeze(-1) * column.unsqueeze(-2),
+)
 
 
 def reverse_scan(
@@ -40,48 +110,4 @@ def reverse_scan(
     Source: Blelloch scan of arXiv:1907.10134, section 3, generalised to a loss that reads every
     state (u_i ≠ 0).
     """
-    if torch.compiler.is_compiling():
-        return torch.ops.bppsa.planned_reverse_scan(jac_t, grad, algorithm, levels)
-    return _planned_reverse_scan(jac_t, grad, algorithm, levels)
-
-
-def _planned_reverse_scan(
-    jac_t: Tensor, grad: Tensor, algorithm: str, levels: int | None
-) -> Tensor:
-    check_scan("jac_t", jac_t, "(T, B, H, H)", grad)
-    T, B, H = map(int, jac_t.shape[:3])
-    plan = planner.plan(planner.Request(planner.DENSE, T, B, H, jac_t.device, algorithm, levels))
-    return torch.ops.bppsa.reverse_scan(jac_t, grad, plan.algorithm, plan.chunk, plan.levels, False)
-
-
-define_composite(
-    "planned_reverse_scan(Tensor jac_t, Tensor grad, str algorithm, int? levels) -> Tensor",
-    _planned_reverse_scan,
-)
-
-
-def _reverse_scan_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    jac_t, _, *ctx.plan, ctx.adjoint = inputs
-    ctx.save_for_backward(jac_t, output)
-
-
-def _reverse_scan_backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
-    jac_t, g = ctx.saved_tensors
-    v = torch.ops.bppsa.reverse_scan(jac_t, cotangent, *ctx.plan, not ctx.adjoint)
-    grad_jac = None
-    if ctx.needs_input_grad[0]:
-        row, column = (g[:-1], v[1:]) if ctx.adjoint else (v[:-1], g[1:])
-        grad_jac = row.unsqueeze(-1) * column.unsqueeze(-2)
-    return grad_jac, v, None, None, None, None
-
-
-@torch.library.register_fake("bppsa::reverse_scan")
-def _(
-    jac_t: Tensor, grad: Tensor, algorithm: str, chunk: int, levels: int, adjoint: bool
-) -> Tensor:
-    return grad.new_empty(grad.shape)
-
-
-torch.library.register_autograd(
-    "bppsa::reverse_scan", _reverse_scan_backward, setup_context=_reverse_scan_setup
-)
+    return _scan(jac_t, grad, algorithm, levels, False)

@@ -6,8 +6,6 @@ Results lie with the samples innermost, strides (1, H·W·B, W·B, B): what the 
 copy. Elementwise operations of PyTorch keep that layout.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -105,13 +103,13 @@ def run_sparse_layer(
     values = (weight if weight.dim() == 1 else surviving_of(weight, pattern)).contiguous()
     if bias is not None and not bias.is_contiguous():
         bias = bias.contiguous()
-    arguments = (x, values, bias, *pattern.arguments(), pattern.groups, relu, pool)
+    arguments = (x, values, bias, *pattern.arguments(), relu, pool)
     differentiated = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (x, values, bias)
     )
     if torch.compiler.is_compiling() or not differentiated:
         return _forward(*arguments)[0].permute(3, 0, 1, 2)
-    return SparseFunction.apply(*arguments).permute(3, 0, 1, 2)
+    return SparseFunction.apply(*arguments)[0].permute(3, 0, 1, 2)
 
 
 def _check(x: Tensor, weight: Tensor, pattern: SparsePattern, bias: Tensor | None) -> None:

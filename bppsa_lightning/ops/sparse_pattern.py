@@ -111,16 +111,18 @@ class SparsePattern:
         """C."""
         return self.shape[1] * self.groups
 
+    @property
+    def _geometry(self) -> tuple[tuple[int, ...], ...]:
+        return self.shape[2:], self.stride, self.padding, self.dilation
+
     def output_size(self, rows: int, columns: int) -> tuple[int, int]:
         """Rows and columns of the output for an input's."""
-        geometry = (self.shape[2:], self.stride, self.padding, self.dilation)
-        return output_size((rows, columns), *geometry)
+        return output_size((rows, columns), *self._geometry)
 
     def arguments(self) -> tuple[Any, ...]:
         """What the operators take of it."""
         tensors = (self.rows, self.entries, self.rows_t, self.entries_t, self.order_t)
-        numbers = (self.shape[2:], self.stride, self.padding, self.dilation)
-        return (*tensors, *map(list, numbers))
+        return (*tensors, *map(list, self._geometry), self.groups)
 
     def dense(self, values: Tensor) -> Tensor:
         """The weight with these surviving values, zeros elsewhere.
@@ -132,9 +134,7 @@ class SparsePattern:
             Of ``shape``, of `values`' dtype; differentiable.
 
         Raises:
-            TypeError: `values` is no tensor, or of another dtype.
-            ValueError: it has another shape.
-            RuntimeError: it is not on the CPU.
+            TypeError, ValueError, RuntimeError: another dtype, shape or device.
         """
         check_tensor("values", values)
         check_shape("values", values, (self.nnz,))

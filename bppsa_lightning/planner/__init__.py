@@ -8,18 +8,3 @@ from bppsa_lightning.planner.cost_dense import MAX_CHUNK
 from bppsa_lightning.planner.fallback import fallback_reason
 from bppsa_lightning.planner.plan import ALGORITHMS, Plan, Saved, check_algorithm, max_levels
 from bppsa_lightning.planner.request import DENSE, DIAGONAL, Request
-
-__all__ = [
-    "ALGORITHMS",
-    "DENSE",
-    "DIAGONAL",
-    "MAX_CHUNK",
-    "Plan",
-    "Request",
-    "Saved",
-    "check_algorithm",
-    "fallback_reason",
-    "max_levels",
-    "plan",
-    "saved",
-]

@@ -11,7 +11,6 @@ from bppsa_lightning.planner import cost_cuda, cost_dense, cost_diagonal
 from bppsa_lightning.planner.plan import (
     Plan,
     Saved,
-    as_asked,
     cheapest,
     check_algorithm,
     fastest_on,
@@ -39,22 +38,17 @@ def plan(request: Request) -> Plan:
 def _plan(request: Request, workers: int) -> Plan:
     T, B, H = request.T, request.B, request.state_size
     algorithm, levels = request.algorithm, request.levels
+    model = cost_diagonal if request.cell == DIAGONAL else cost_dense
     if algorithm == "blelloch" or levels is not None:
         plans = [Plan("blelloch", levels=max_levels(T) if levels is None else levels)]
-    elif request.cell == DIAGONAL:
-        plans = cost_diagonal.candidates(T, algorithm)
     else:
-        plans = cost_dense.candidates(T, algorithm)
-
-    def cost(plan: Plan) -> float:
-        if request.cell == DIAGONAL:
-            on = cost_diagonal.machine(request.device, workers)
-            return cost_diagonal.estimate(plan, T, B * H, on)
-        return cost_dense.estimate(plan, T, B, H, cost_dense.machine(request.device, workers))
-
-    asked = algorithm != "auto" or levels is not None
-    fastest = fastest_on(units(request.device.type, workers))
-    chosen = cheapest(plans, cost, as_asked if asked else fastest)
+        plans = model.candidates(T, algorithm)
+    on = model.machine(request.device, workers)
+    chosen, rivals = cheapest(plans, lambda plan: model.estimate(plan, T, B, H, on))
+    reason = "as asked"
+    if algorithm == "auto" and levels is None:
+        reason = fastest_on(units(request.device.type, workers), chosen, rivals)
+    chosen = replace(chosen, reason=reason)
     return replace(chosen, saved=saved(request)) if request.cell in CELLS else chosen
 
 

@@ -19,7 +19,6 @@ T steps, B batch, I input, H state, C chunk.
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from bppsa_lightning.planner.request import Request
 DATA = Path(__file__).parent / "data" / "h200.json"
 _FIT: dict[str, Any] = json.loads(DATA.read_text())
 RECORD, GPU = str(_FIT["record"]), str(_FIT["gpu"])
+_SOURCE = f"fitted to {Path(RECORD).name}, {GPU}"
 
 # Of csrc/cuda/recurrent: the largest H whose chunks are composed; threads of a composing block; the
 # H that one compiled size serves; the largest H of which no number is read again in each step, and
@@ -187,12 +187,9 @@ def choose(layer: CudaLayerSize, algorithm: str) -> Plan:
         plans = chunked_plans(layer.T, chunk_sizes)
     elif algorithm == "auto" and composed:
         plans += [Plan("chunked", chunk=c) for c in chunk_sizes]
-
-    def cost(plan: Plan) -> float:
-        return layer.backward(plan) if layer.B else 0.0
-
-    plan = cheapest(plans, cost, _reason(layer, algorithm))
-    return replace(plan, seconds=max(layer.least("backward"), plan.seconds))
+    plan, rivals = cheapest(plans, lambda plan: layer.backward(plan) if layer.B else 0.0)
+    seconds = max(layer.least("backward"), plan.seconds)
+    return replace(plan, seconds=seconds, reason=_reason(layer, algorithm, plan, rivals))
 
 
 def _products_fit(layer: CudaLayerSize, chunk: int) -> bool:
@@ -202,25 +199,18 @@ def _products_fit(layer: CudaLayerSize, chunk: int) -> bool:
     return layer.H > MOST_COMPOSED or products <= _MOST_PRODUCTS
 
 
-def _reason(layer: CudaLayerSize, algorithm: str) -> Callable[[Plan, dict[str, float]], str]:
-    def reason(plan: Plan, rivals: dict[str, float]) -> str:
-        if algorithm == "chunked" and layer.H > MOST_COMPOSED:
-            return f"as asked; walked, as chunks pay up to {MOST_COMPOSED} hidden units"
-        if algorithm != "auto":
-            return "as asked"
-        least = layer.least("backward")
-        ratios = ", ".join(
-            f"{name} {max(least, seconds) / max(least, plan.seconds):.1f}x"
-            for name, seconds in {"cuDNN": layer.stock("backward"), **rivals}.items()
-        )
-        on = units("cuda", layer.processors)
-        return f"fastest on {on}; {ratios} as long (estimated; {_source()})"
-
-    return reason
-
-
-def _source() -> str:
-    return f"fitted to {Path(RECORD).name}, {GPU}"
+def _reason(layer: CudaLayerSize, algorithm: str, plan: Plan, rivals: dict[str, float]) -> str:
+    if algorithm == "chunked" and layer.H > MOST_COMPOSED:
+        return f"as asked; walked, as chunks pay up to {MOST_COMPOSED} hidden units"
+    if algorithm != "auto":
+        return "as asked"
+    least = layer.least("backward")
+    ratios = ", ".join(
+        f"{name} {max(least, seconds) / max(least, plan.seconds):.1f}x"
+        for name, seconds in {"cuDNN": layer.stock("backward"), **rivals}.items()
+    )
+    on = units("cuda", layer.processors)
+    return f"fastest on {on}; {ratios} as long (estimated; {_SOURCE})"
 
 
 # The kernels for more units were rewritten (units share their lanes) since they last ran on a GPU:
@@ -276,5 +266,5 @@ def fallback_reason(
     times = f"{layers * stock * 1e3:.2f} ms, the scan {layers * ours * 1e3:.2f} ms"
     return (
         f"seq_len {layer.T}, batch {layer.B}, hidden {layer.H}{both}: cuDNN is estimated to take "
-        f"{times} ({_source()})"
+        f"{times} ({_SOURCE})"
     )

@@ -43,8 +43,9 @@ def machine(device: torch.device, workers: int) -> DiagonalMachine:
     return DiagonalMachine(workers, 1.2e-9, 0.42e-9, 64, 4e-6)
 
 
-def estimate(plan: Plan, T: int, N: int, on: DiagonalMachine) -> float:
-    """Seconds of the scan of a diagonal chain of T steps and N elements under `plan`."""
+def estimate(plan: Plan, T: int, B: int, H: int, on: DiagonalMachine) -> float:
+    """Seconds of the scan of a diagonal chain of T steps, B samples and state size H."""
+    N = B * H
 
     def walk(elements: int, steps: int) -> float:
         if not elements:

@@ -11,8 +11,6 @@ The constants fit two cores in float32, most to a quarter and all to a factor of
 uncertain in favour of dense; experiments/benchmark_sparse.py records both.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -66,18 +64,11 @@ _SPARSE_RATE, _DENSE_RATE = 30e9, 74e9  # multiply-adds a second of a core
 _ENTRY = 6e-9  # seconds of a core for a surviving weight, beside its multiply-adds
 
 
-@dataclass(frozen=True)
-class _Memory:
-    """Seconds of a core for a number of the input, of the output and of the weight."""
-
-    input: float
-    output: float
-    weight: float
-
-
-# For kernels of one tap, and for others: a padded copy is made here, weights are rearranged there.
-_SPARSE_MEMORY = (_Memory(1.5e-9, 1.2e-9, 0.6e-9), _Memory(4e-9, 1.2e-9, 0.6e-9))
-_DENSE_MEMORY = (_Memory(0.8e-9, 0.8e-9, 1.6e-9), _Memory(0.8e-9, 0.8e-9, 3.5e-9))
+# Seconds of a core for a number of the input, of the output and of the weight: for kernels of one
+# tap, and for others: a padded copy is made here, weights are rearranged there.
+_Memory = tuple[tuple[float, float, float], tuple[float, float, float]]
+_SPARSE_MEMORY: _Memory = ((1.5e-9, 1.2e-9, 0.6e-9), (4e-9, 1.2e-9, 0.6e-9))
+_DENSE_MEMORY: _Memory = ((0.8e-9, 0.8e-9, 1.6e-9), (0.8e-9, 0.8e-9, 3.5e-9))
 _SPARSE_CALLS, _DENSE_CALLS = 190e-6, 80e-6  # seconds
 # What is near is not worth the risk: the sparse layer must be estimated to be this much faster.
 _MARGIN = 0.87
@@ -102,13 +93,11 @@ def _choose(request: PrunedRequest, threads: int) -> PrunedPlan:
     return PrunedPlan(False, sparse, dense, reason)
 
 
-def _seconds(
-    request: PrunedRequest, weights: int, rate: float, memory: tuple[_Memory, _Memory]
-) -> float:
+def _seconds(request: PrunedRequest, weights: int, rate: float, memory: _Memory) -> float:
     """Of a core, for a layer that multiplies by so many weights."""
     O, C, KH, KW = request.shape
-    each = memory[KH * KW > 1]
+    input, output, weight = memory[KH * KW > 1]
     inputs = request.B * request.H * request.W * request.channels
     positions = request.B * math.prod(request.output_size)
-    moved = inputs * each.input + positions * O * each.output + O * C * KH * KW * each.weight
+    moved = inputs * input + positions * O * output + O * C * KH * KW * weight
     return 3 * weights * positions / rate + moved

@@ -19,7 +19,7 @@ _SHARED_MEMORY = 64 * 1024
 
 # Samples of different lengths: up to so many steps PyTorch's own kernel was measured to be faster
 # (experiments/benchmark_packed.py), and where more than half of the padded steps are padding.
-_MAX_STEPS_PACKED = {"rnn_tanh": (13, 13), "rnn_relu": (13, 13), "gru": (3, 8), "lstm": (4, 8)}
+_MAX_STEPS_PACKED = {"RNN": (13, 13), "GRU": (3, 8), "LSTM": (4, 8)}
 
 
 def fallback_reason(request: Request) -> str | None:
@@ -28,7 +28,7 @@ def fallback_reason(request: Request) -> str | None:
         return _unfit_for_cuda(request)
     T, B, H = request.T, request.B, request.H
     N = T * B if request.total_steps is None else request.total_steps
-    if _pytorch_is_faster(request.cell, T, B, H, N):
+    if _pytorch_is_faster(CELLS[request.cell].kind, T, B, H, N):
         lengths = "" if N == T * B else ", different lengths"
         return f"seq_len {T}, batch {B}, hidden {H}{lengths}: PyTorch's kernel measured faster"
     return None
@@ -36,7 +36,9 @@ def fallback_reason(request: Request) -> str | None:
 
 def _unfit_for_cuda(request: Request) -> str | None:
     H, dtype = request.H, request.dtype
-    limit = _max_units(request.cell, dtype)
+    # Two vectors of all gates fit into the shared memory of a block on any GPU.
+    bytes = 8 if dtype == torch.float64 else 4
+    limit = min(4096, _SHARED_MEMORY // (2 * CELLS[request.cell].gates * bytes))
     if limit < H:
         return f"hidden {H}: on CUDA the recurrent kernels take at most {limit} units of this cell"
     cudnn = torch.backends.cudnn
@@ -51,12 +53,6 @@ def _unfit_for_cuda(request: Request) -> str | None:
     return _cudnn_is_faster(request, *choose.gpu(request.device))
 
 
-def _max_units(cell: str, dtype: torch.dtype) -> int:
-    """Of which two vectors of all gates fit into the shared memory of a block on any GPU."""
-    bytes = 8 if dtype == torch.float64 else 4
-    return min(4096, _SHARED_MEMORY // (2 * CELLS[cell].gates * bytes))
-
-
 @lru_cache(maxsize=4096)
 def _cudnn_is_faster(request: Request, processors: int, clusters: bool) -> str | None:
     lengths = None
@@ -66,18 +62,16 @@ def _cudnn_is_faster(request: Request, processors: int, clusters: bool) -> str |
     return cost_cuda.fallback_reason(layer, request.layers, request.directions, lengths)
 
 
-def _pytorch_is_faster(cell: str, T: int, B: int, H: int, N: int) -> bool:
+def _pytorch_is_faster(kind: str, T: int, B: int, H: int, N: int) -> bool:
     """What the grid of experiments/benchmark_recurrent.py showed, two cores, float32.
 
     Where a call is short, rearranging the weights takes longer than the steps do, or Python longer
     than both; and a large W_hh is read again for each step of each group of samples. To spread N
     steps of samples of different lengths over T * B takes longer still.
     """
-    if N != T * B:
-        short = _MAX_STEPS_PACKED[cell][2 * N < T * B]
-        if short >= T:
-            return True
-    if cell == "lstm":
+    if N != T * B and _MAX_STEPS_PACKED[kind][2 * N < T * B] >= T:
+        return True
+    if kind == "LSTM":
         short = T <= 2 or (T <= 10 and B <= 128)
         if H > 384:
             return short or B < 16 or (T < 500 and B < 32)
@@ -86,7 +80,7 @@ def _pytorch_is_faster(cell: str, T: int, B: int, H: int, N: int) -> bool:
         if T == 1 and B > 64 and H > 24:  # no slower on two cores, but on one of an AMD EPYC
             return True
         return H > 96 and (T == 1 or (T <= 10 and B == 1))
-    if cell == "gru":
+    if kind == "GRU":
         if T == 1:
             return H > 48
         return T <= 10 and (H > 384 or (H > 192 and B < 16))

@@ -63,17 +63,8 @@ def chunked_plans(T: int, sizes: Sequence[int]) -> list[Plan]:
     ]
 
 
-def cheapest(
-    plans: Sequence[Plan],
-    cost: Callable[[Plan], float],
-    reason: Callable[[Plan, dict[str, float]], str],
-) -> Plan:
-    """The first of the plans with the least cost, with its seconds and reason.
-
-    Args:
-        cost: estimated seconds of a plan.
-        reason: of the choice, and the least seconds of every other algorithm there was.
-    """
+def cheapest(plans: Sequence[Plan], cost: Callable[[Plan], float]) -> tuple[Plan, dict[str, float]]:
+    """The first plan of the least cost, in seconds; and the least cost of each other algorithm."""
     costs = [cost(plan) for plan in plans]
     best = min(range(len(plans)), key=costs.__getitem__)
     chosen = replace(plans[best], seconds=costs[best])
@@ -81,25 +72,16 @@ def cheapest(
     for plan, seconds in zip(plans, costs, strict=True):
         if plan.algorithm != chosen.algorithm:
             rivals[plan.algorithm] = min(seconds, rivals.get(plan.algorithm, seconds))
-    return replace(chosen, reason=reason(chosen, rivals))
+    return chosen, rivals
 
 
-def as_asked(plan: Plan, rivals: dict[str, float]) -> str:
-    """The reason for a plan that somebody asked for."""
-    return "as asked"
-
-
-def fastest_on(workers: str) -> Callable[[Plan, dict[str, float]], str]:
+def fastest_on(workers: str, plan: Plan, rivals: dict[str, float]) -> str:
     """The reason for the plan of the least cost: how the best other algorithm compares."""
-
-    def reason(plan: Plan, rivals: dict[str, float]) -> str:
-        if not rivals:
-            return "too short to divide"
-        rival = min(rivals, key=rivals.__getitem__)
-        ratio = rivals[rival] / plan.seconds if plan.seconds else 1.0
-        return f"fastest on {workers}; {rival} would take {ratio:.1f}x as long (estimated)"
-
-    return reason
+    if not rivals:
+        return "too short to divide"
+    rival = min(rivals, key=rivals.__getitem__)
+    ratio = rivals[rival] / plan.seconds if plan.seconds else 1.0
+    return f"fastest on {workers}; {rival} would take {ratio:.1f}x as long (estimated)"
 
 
 def units(device_type: str, count: int) -> str:

@@ -1,7 +1,5 @@
 """What the planner is asked: one chain's sizes and place."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -7,9 +7,7 @@ the dense one's place in the optimizers; the module's ``state_dict`` and ``load_
 dense.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -44,7 +42,7 @@ class CompactWeight:
         self.pattern = layer.pattern
         self.dense: nn.Parameter = layer.module._parameters[_NAME]
         self.values = nn.Parameter(self.compacted(self.dense), self.dense.requires_grad)
-        self._put(self.values)
+        layer.module._parameters[_NAME] = self.values
         swap_parameter(optimizers, self.dense, self.values, self.compacted)
         self._hooks = (
             # torch writes an attribute on this one, which a bound method does not take.
@@ -72,13 +70,10 @@ class CompactWeight:
     def expand(self, optimizers: Iterable[Optimizer] = ()) -> None:
         """Puts the original parameter back, with the values of now."""
         self.dense.view(-1).index_copy_(0, self.pattern.index, self.values)
-        self._put(self.dense)
+        self.layer.module._parameters[_NAME] = self.dense
         swap_parameter(optimizers, self.values, self.dense, self.expanded)
         for hook in self._hooks:
             hook.remove()
-
-    def _put(self, parameter: nn.Parameter) -> None:
-        self.layer.module._parameters[_NAME] = parameter
 
     def _on_state_dict(
         self, module: nn.Module, state_dict: dict[str, Any], prefix: str, _: Any
@@ -136,14 +131,10 @@ def expanded_state(
     """An optimizer's `state_dict` as if no weight were compact; the given one is left as it is."""
     compact = {id(weight.values): weight for weight in weights}
     state = dict(state_dict["state"])
-    for index, parameter in enumerate(_parameters(optimizer)):
+    # In the order that `Optimizer.state_dict` numbers them.
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    for index, parameter in enumerate(parameters):
         weight = compact.get(id(parameter))
         if weight is not None and index in state:
             state[index] = converted(state[index], weight.values, weight.expanded)
     return {**state_dict, "state": state}
-
-
-def _parameters(optimizer: Optimizer) -> Iterator[nn.Parameter]:
-    """In the order that `Optimizer.state_dict` numbers them."""
-    for group in optimizer.param_groups:
-        yield from group["params"]

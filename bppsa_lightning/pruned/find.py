@@ -1,12 +1,10 @@
 """The pruned layers of a module, and the layers between them that keep their layout."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from torch import nn
 
-from bppsa_lightning._replacement import Replacement, replacement_of
+from bppsa_lightning._replacement import Replacement, replacement_of, replacements
 from bppsa_lightning.pruned.fusion import LayerStack
 from bppsa_lightning.pruned.layer import SparseLayer, unsupported
 from bppsa_lightning.pruned.layout import LayoutLayer
@@ -15,17 +13,13 @@ from bppsa_lightning.pruned.layout import LayoutLayer
 def attach_layers(module: nn.Module, but: Collection[nn.Module] = ()) -> list[Replacement]:
     """Attaches the pruned layers of a module, poolings and batch norms beside them, their stacks.
 
-    Args:
-        but: modules to leave alone.
-
-    Returns:
-        The replacements that this call attached.
+    Leaves alone the modules in `but`. Returns the replacements that this call attached.
     """
     modules = [(name, child) for name, child in module.named_modules() if child not in but]
     attached: list[Replacement] = [
         SparseLayer(name, child)
         for name, child in modules
-        if replacement_of(child) is None and unsupported(child) is None
+        if replacement_of(child, Replacement) is None and unsupported(child) is None
     ]
     if attached or sparse_layers(module):
         attached += [LayoutLayer(name, m) for name, m in modules if LayoutLayer.supports(m)]
@@ -39,13 +33,4 @@ def attach_layers(module: nn.Module, but: Collection[nn.Module] = ()) -> list[Re
 
 def sparse_layers(module: nn.Module) -> dict[str, SparseLayer]:
     """The attached pruned layers of a module, by dotted name."""
-    pairs = ((name, replacement_of(child)) for name, child in module.named_modules())
-    return {name: layer for name, layer in pairs if isinstance(layer, SparseLayer)}
-
-
-def detach_layers(module: nn.Module) -> None:
-    """Detaches all of them."""
-    for child in module.modules():
-        replacement = replacement_of(child)
-        if isinstance(replacement, SparseLayer | LayoutLayer | LayerStack):
-            replacement.detach()
+    return replacements(module, SparseLayer)

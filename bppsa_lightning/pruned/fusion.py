@@ -6,8 +6,6 @@ At 3 % of the weights a convolution takes less time than to write its output onc
 for a ReLU, and again for a pooling; and as much again for the gradients. B samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,46 +33,37 @@ class LayerStack(Replacement):
         return (
             isinstance(module, nn.Sequential)
             and not overrides_forward(module, nn.Sequential)
-            and any(isinstance(replacement_of(child), SparseLayer) for child in module)
+            and any(replacement_of(child, SparseLayer) for child in module)
         )
 
     def __call__(self, input: Any) -> Any:
         modules: list[Any] = list(self.module._modules.values())
         looked_at = _has_any_global_hook() or is_tracing()
         while modules:
-            taken = 0 if looked_at else _run_length(modules, input)
-            output = None
-            if taken:
-                layer = replacement_of(modules[0])
-                if isinstance(layer, LayoutLayer):
-                    output = layer.with_relu(input)
-                else:
-                    assert isinstance(layer, SparseLayer)
-                    kinds = [type(module) for module in modules[1:taken]]
-                    output, taken = layer.with_followers(input, kinds)
-            if output is None:
+            output, taken = (None, 0) if looked_at else _fused(modules, input)
+            if not taken:
                 output, taken = modules[0](input), 1
             input, modules = output, modules[taken:]
         return input
 
 
-def _run_length(modules: Sequence[nn.Module], input: Any) -> int:
-    """How many of the first modules can be one operator; 0 if not even two."""
-    first, replacement = modules[0], replacement_of(modules[0])
+def _fused(modules: Sequence[nn.Module], input: Any) -> tuple[Any, int]:
+    """The output of the first modules as one operator, and their number; 0 if no two can be."""
+    first, replacement = modules[0], replacement_of(modules[0], Replacement)
     if replacement is None or has_hooks(first):
-        return 0
-    if isinstance(replacement, LayoutLayer) and type(first) is nn.BatchNorm2d:
-        follows = len(modules) > 1 and type(modules[1]) is nn.ReLU
-        return 2 if follows and _can_follow(modules[1]) and not has_hooks(modules[1]) else 0
-    if not isinstance(replacement, SparseLayer) or replacement.known_fallback(input) is not None:
-        return 0
-    n, kinds = 1, set()
+        return None, 0
+    if isinstance(replacement, SparseLayer) and replacement.known_fallback(input) is not None:
+        return None, 0
+    followers: list[type[nn.Module]] = []
     for module in modules[1:3]:
-        if type(module) in kinds or not _can_follow(module) or has_hooks(module):
+        if type(module) in followers or not _can_follow(module) or has_hooks(module):
             break
-        kinds.add(type(module))
-        n += 1
-    return n if n > 1 else 0
+        followers.append(type(module))
+    if isinstance(replacement, SparseLayer) and followers:
+        return replacement.with_followers(input, followers)
+    if isinstance(replacement, LayoutLayer) and followers[:1] == [nn.ReLU]:
+        return replacement.with_relu(input)
+    return None, 0
 
 
 def _can_follow(module: nn.Module) -> bool:

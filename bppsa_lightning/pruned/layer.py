@@ -1,7 +1,5 @@
 """A pruned nn.Conv2d or nn.Linear in training: forward and gradients of surviving weights only."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

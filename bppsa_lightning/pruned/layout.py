@@ -11,8 +11,6 @@ computation on a view that PyTorch has a kernel for:
 B samples, C channels, H and W rows and columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -76,14 +74,15 @@ class LayoutLayer(Replacement):
         output = normalized(self.module, input) if kind is nn.BatchNorm2d else None
         return _KEEPS[kind](forward, input) if output is None else output
 
-    def with_relu(self, input: Any) -> Tensor | None:
-        """The output of this layer, a batch norm, and of a ReLU behind it, in one pass.
+    def with_relu(self, input: Any) -> tuple[Tensor | None, int]:
+        """The output of a batch norm and of a ReLU behind it, in one pass, and 2.
 
-        None where the layer must run by itself.
+        (None, 0) where the layer must run by itself.
         """
-        if not samples_innermost(input):
-            return None
-        output = normalized(self.module, input, relu=True)
-        if output is not None:
-            self.record_call(None)
-        return output
+        output = None
+        if type(self.module) is nn.BatchNorm2d and samples_innermost(input):
+            output = normalized(self.module, input, relu=True)
+        if output is None:
+            return None, 0
+        self.record_call(None)
+        return output, 2

@@ -3,8 +3,6 @@
 B samples, C channels, H and W rows and columns.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -4,5 +4,3 @@ from bppsa_lightning.recurrent.layer import RecurrentChain
 from bppsa_lightning.recurrent.layer import RecurrentChain as replace
 from bppsa_lightning.recurrent.support import is_candidate
 from bppsa_lightning.recurrent.support import unsupported_module as unsupported
-
-__all__ = ["RecurrentChain", "is_candidate", "replace", "unsupported"]

@@ -3,16 +3,11 @@
 I input, H hidden, P state that is shown (H, or an LSTM's projection), G gates.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from torch import nn
 
-from bppsa_lightning._cells import CELLS, Cell
+from bppsa_lightning._cells import CELLS
 
 
-@dataclass(frozen=True)
 class RecurrentConfig:
     """The sizes of an `nn.RNN`, `nn.GRU` or `nn.LSTM`.
 
@@ -27,44 +22,22 @@ class RecurrentConfig:
         state_sizes: of each state: (P,), or (P, H) for an LSTM's h and c.
     """
 
-    cell: Cell
-    input_size: int
-    hidden_size: int
-    output_size: int
-    layers: int
-    directions: int
-    bias: bool
-    projected: bool
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    state_sizes: tuple[int, ...]
-
-    @staticmethod
-    def of(module: nn.RNNBase) -> RecurrentConfig:
-        """The configuration of a module."""
-        cell, H = CELLS[module.mode.lower()], module.hidden_size
-        P, directions = module.proj_size or H, 2 if module.bidirectional else 1
-        rows = cell.gates * H
-        shapes: list[tuple[int, ...]] = []
-        for layer in range(module.num_layers):
-            columns = directions * P if layer else module.input_size
+    def __init__(self, module: nn.RNNBase) -> None:
+        self.cell = cell = CELLS[module.mode.lower()]
+        self.input_size, self.hidden_size = module.input_size, module.hidden_size
+        self.output_size = P = module.proj_size or module.hidden_size
+        self.layers, self.directions = module.num_layers, 2 if module.bidirectional else 1
+        self.bias, self.projected = bool(module.bias), bool(module.proj_size)
+        self.names = tuple(module._flat_weights_names)
+        self.state_sizes = (P, self.hidden_size) if cell.has_c else (P,)
+        rows = cell.gates * self.hidden_size
+        self.shapes: list[tuple[int, ...]] = []
+        for layer in range(self.layers):
+            columns = self.directions * P if layer else self.input_size
             one: list[tuple[int, ...]] = [(rows, columns), (rows, P)]
-            one += [(rows,), (rows,)] if module.bias else []
-            one += [(P, H)] if module.proj_size else []
-            shapes += one * directions
-        return RecurrentConfig(
-            cell=cell,
-            input_size=module.input_size,
-            hidden_size=H,
-            output_size=P,
-            layers=module.num_layers,
-            directions=directions,
-            bias=bool(module.bias),
-            projected=bool(module.proj_size),
-            names=tuple(module._flat_weights_names),
-            shapes=tuple(shapes),
-            state_sizes=(P, H) if cell.has_c else (P,),
-        )
+            one += [(rows,), (rows,)] if self.bias else []
+            one += [(P, self.hidden_size)] if self.projected else []
+            self.shapes += one * self.directions
 
     @property
     def weights_per_direction(self) -> int:

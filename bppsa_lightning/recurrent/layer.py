@@ -4,8 +4,6 @@ T steps, B batch, I input, H hidden, P state that is shown (H, or an LSTM's proj
 times directions, N numbers of steps of all samples of a `PackedSequence`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -16,11 +14,10 @@ from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning import ops, planner
-from bppsa_lightning._library import missing_recurrent_kernels
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.recurrent import precision, support
 from bppsa_lightning.recurrent.config import RecurrentConfig
-from bppsa_lightning.recurrent.packed import PackedScan, Scan, padded_steps
+from bppsa_lightning.recurrent.packed import PackedScan, Scan, Tensors, padded_steps
 
 
 class RecurrentChain(Chain):
@@ -35,47 +32,58 @@ class RecurrentChain(Chain):
 
     def __init__(self, name: str, module: nn.RNNBase, algorithm: str = "auto") -> None:
         super().__init__(name, module, algorithm)
-        self.config = RecurrentConfig.of(module)
+        self.config = RecurrentConfig(module)
         self.cell = self.config.cell.label
         self.stack = self.config.stack
-        # Of the last input that PyTorch is faster for.
-        self._fallback_shape: torch.Size | None = None
-        self._fallback_reason = ""
+        # Of the last tensor on the CPU: for what, and its plan or why it is PyTorch's.
+        # One tuple, as another thread may read it.
+        self._decided: tuple[Any, tuple[planner.Plan | None, str | None]] = None, (None, None)
 
     def __call__(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, Tensor] | None = None
     ) -> Any:
-        # First what costs least: such a call is short, and often like the one before it.
-        compiling = torch.compiler.is_compiling()
-        if not compiling and self._is_known_fallback(input):
-            self.fallback_calls += 1
-            self.reason = self.last_fallback = self._fallback_reason
-            return type(self.module).forward(self.module, input, hx)
-        # Under torch.compile sizes may be symbols: the operator plans where they have values.
-        request = None if compiling else self._request(input)
-        reason = None if request is None else planner.fallback_reason(request)
-        if reason is not None and isinstance(input, Tensor) and input.is_cpu:
-            self._fallback_shape, self._fallback_reason = input.shape, reason
+        config = self.config
+        if torch.compiler.is_compiling():
+            # Sizes may be symbols: the operator plans where they have values.
+            plan, reason = None, support.unsupported_input(config, self.module, input)
+        else:
+            plan, reason = self._decide(input)
         if reason is None:
             weights, states = self._weights(), self._states(hx)
-            reason = support.unsupported_call(self.config, self.module, input, states, weights)
+            T, B = self._steps_and_batch(input)
+            data: Tensor = input.data if isinstance(input, PackedSequence) else input
+            batch = (B,) if input is not data or data.dim() == 3 else ()
+            reason = support.unsupported_call(config, data, batch, states, weights)
         self.record_call(reason)
         if reason is not None:
             return type(self.module).forward(self.module, input, hx)
-        self._plan = plan = None if request is None else planner.plan(request)
-        self.shape = (*self._steps_and_batch(input), self.config.hidden_size)
-        self.device = weights[0].device
+        self._plan, self.device = plan, weights[0].device
+        self.shape = T, B, config.hidden_size
         if isinstance(input, PackedSequence):
             return self._packed(input, states, weights, plan)
         return self._dense(input, states, weights, plan)
 
-    def _is_known_fallback(self, input: Any) -> bool:
-        return (
-            self._fallback_shape is not None
-            and input.__class__ is Tensor
-            and input.shape == self._fallback_shape
-            and input.is_cpu
-        )
+    def _decide(self, input: Any) -> tuple[planner.Plan | None, str | None]:
+        """The plan of a call with an input, or why it is PyTorch's.
+
+        A call is often short, and like the one before it, which costs a comparison then.
+        """
+        module, decided_for = self.module, None
+        if type(input) is Tensor and input.is_cpu:
+            threads = torch.get_num_threads()
+            decided_for = input.shape, module.batch_first, self._algorithm, threads
+            last, decision = self._decided
+            if decided_for == last:
+                return decision
+        reason, plan = support.unsupported_input(self.config, module, input), None
+        if reason is None:
+            request = self._request(input)
+            reason = planner.fallback_reason(request)
+            plan = None if reason else planner.plan(request)
+        decision = plan, reason
+        if decided_for is not None:
+            self._decided = decided_for, decision
+        return decision
 
     @property
     def plan(self) -> planner.Plan | None:
@@ -111,21 +119,16 @@ class RecurrentChain(Chain):
         T, B = input.shape[:2]
         return (B, T) if self.module.batch_first else (T, B)
 
-    def _request(self, input: Any) -> planner.Request | None:
-        """What the planner is asked for a call; None where there is nothing to plan."""
-        data = input.data if isinstance(input, PackedSequence) else input
-        if not isinstance(data, Tensor) or not 2 <= data.dim() <= 3:
-            return None
-        on_cuda = data.device.type == "cuda"
-        if on_cuda and missing_recurrent_kernels(data.device):
-            return None
-        T, B = self._steps_and_batch(input)
+    def _request(self, input: Any) -> planner.Request:
+        """What the planner is asked for a call with a supported input."""
+        packed = isinstance(input, PackedSequence)
+        data, (T, B) = input.data if packed else input, self._steps_and_batch(input)
         request = self._request_of(T, B, data.device)
-        if on_cuda:
+        if data.is_cuda:
             request = request._replace(dtype=precision.of_pytorch(data))
-        if isinstance(input, PackedSequence) and B and data.shape[0] != T * B:
-            steps = padded_steps(input.batch_sizes) if on_cuda else T
-            request = request._replace(total_steps=data.shape[0], padded_steps=steps)
+        if packed and len(data) != T * B:
+            steps = padded_steps(input.batch_sizes) if data.is_cuda else T
+            request = request._replace(total_steps=len(data), padded_steps=steps)
         return request
 
     def _request_of(self, T: int, B: int, device: torch.device) -> planner.Request:
@@ -136,28 +139,19 @@ class RecurrentChain(Chain):
         )  # fmt: skip
 
     def _dense(
-        self,
-        input: Tensor,
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        plan: planner.Plan | None,
+        self, input: Tensor, states: Tensors, weights: Tensors, plan: planner.Plan | None
     ) -> tuple[Tensor, Any]:
-        scan = partial(self._scan, plan=plan)
+        scan, batch_first = partial(self._scan, plan=plan), self.module.batch_first
         if input.dim() == 2:
             states = [state.unsqueeze(1) for state in states]
             output, last = self._layers(input.unsqueeze(1), states, weights, scan, False)
             return output.squeeze(1), self._as_hx([state.squeeze(1) for state in last])
-        batch_first = self.module.batch_first
         x = input.transpose(0, 1) if batch_first else input
         output, last = self._layers(x, states, weights, scan, False)
         return output.transpose(0, 1) if batch_first else output, self._as_hx(last)
 
     def _packed(
-        self,
-        input: PackedSequence,
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        plan: planner.Plan | None,
+        self, input: PackedSequence, states: Tensors, weights: Tensors, plan: planner.Plan | None
     ) -> tuple[PackedSequence, Any]:
         data, batch_sizes, sorted_indices, unsorted_indices = input
         if sorted_indices is not None:
@@ -176,22 +170,17 @@ class RecurrentChain(Chain):
         return packed, self._as_hx(last)
 
     def _layers(
-        self,
-        x: Tensor,
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        scan: Scan,
-        packed: bool,
+        self, x: Tensor, states: Tensors, weights: Tensors, scan: Scan, packed: bool
     ) -> tuple[Tensor, list[Tensor]]:
         """All layers: x (..., I), states (L, B, P or H) -> output (..., D*P), last states alike."""
         config, rounded = self.config, precision.results(self.config, x, states, packed)
         if rounded is not None:
-            wide = precision.computed(x)
+            wide = torch.float64 if x.dtype == torch.float64 else torch.float32
             x, weights = x.to(wide), [w.to(wide) for w in weights]
             states = [state.to(wide) for state in states]
         each, firsts = config.weights_per_direction, [state.unbind(0) for state in states]
         p = self.module.dropout if self.module.training else 0.0
-        lasts: list[Sequence[Tensor]] = []
+        lasts: list[Tensors] = []
         for layer in range(config.layers):
             outputs = []
             for direction in range(config.directions):
@@ -203,7 +192,10 @@ class RecurrentChain(Chain):
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
             if p and layer + 1 < config.layers:
                 x = dropout(x, p)
-        last = [_stacked(states) for states in zip(*lasts, strict=True)]
+        last = [
+            states[0].unsqueeze(0) if len(states) == 1 else torch.stack(states)
+            for states in zip(*lasts, strict=True)
+        ]
         if rounded is None:
             return x, last
         return x.to(rounded[0]), [s.to(dtype) for s, dtype in zip(last, rounded, strict=False)]
@@ -211,8 +203,8 @@ class RecurrentChain(Chain):
     def _scan(
         self,
         x: Tensor,
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
+        states: Tensors,
+        weights: Tensors,
         reverse: bool,
         plan: planner.Plan | None = None,
     ) -> tuple[Tensor, ...]:
@@ -226,9 +218,5 @@ class RecurrentChain(Chain):
         output = ops.run_layer(config.cell.name, operands, reverse, self._algorithm, plan)
         return output if config.cell.has_c else output[:2]
 
-    def _as_hx(self, states: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
+    def _as_hx(self, states: Tensors) -> Tensor | tuple[Tensor, ...]:
         return states[0] if len(states) == 1 else tuple(states)
-
-
-def _stacked(states: Sequence[Tensor]) -> Tensor:
-    return states[0].unsqueeze(0) if len(states) == 1 else torch.stack(list(states))

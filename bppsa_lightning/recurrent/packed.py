@@ -32,8 +32,10 @@ from torch.nn.functional import pad
 from bppsa_lightning._cells import Cell
 from bppsa_lightning.recurrent.config import RecurrentConfig
 
+Tensors = Sequence[Tensor]
+
 # x, initial states, weights, reverse -> output and last states: one direction of one layer.
-Scan = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor], bool], tuple[Tensor, ...]]
+Scan = Callable[[Tensor, Tensors, Tensors, bool], tuple[Tensor, ...]]
 
 Array = npt.NDArray[np.int64]
 
@@ -66,7 +68,7 @@ class PackedScan:
         self._freezes_padding = config.cell.has_c or (relu and syncs)
 
     def __call__(
-        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], reverse: bool
+        self, x: Tensor, states: Tensors, weights: Tensors, reverse: bool
     ) -> tuple[Tensor, ...]:
         padded, *cells = self._padded(self._rows, x, states, weights, reverse)
         rows = self._rows
@@ -81,12 +83,7 @@ class PackedScan:
         return _Rows(self._batch_sizes, self._lengths, starts, self._device)
 
     def _padded(
-        self,
-        rows: _Rows,
-        x: Tensor,
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        reverse: bool,
+        self, rows: _Rows, x: Tensor, states: Tensors, weights: Tensors, reverse: bool
     ) -> list[Tensor]:
         """The groups' outputs (R, P), and an LSTM's c_n (B, H)."""
         if self._freezes_padding:
@@ -131,7 +128,8 @@ class _Rows:
         self.samples, self.steps = samples.tolist(), lengths[first].tolist()
         self.sizes, self.total = sizes.tolist(), int(sizes.sum())
         self._lengths, self._device = lengths, device
-        self._made: dict[tuple[str, bool], Tensor] = {}
+        self._of: dict[bool, Tensor] = {}
+        self._last: dict[bool, Tensor] = {}
 
         # Of each sample: the padded row of its step 0, and the rows from there to its next step.
         self._sample = np.arange(len(lengths))
@@ -145,25 +143,18 @@ class _Rows:
 
     def of(self, reverse: bool) -> Tensor:
         """(N,), the padded row of each row of data, in one direction."""
-        return self._once("of", reverse)
+        if reverse not in self._of:
+            step = self._lengths[self._b] - 1 - self._t if reverse else self._t
+            rows = self._base[self._b] + self._stride[self._b] * step
+            self._of[reverse] = _moved(rows, self._device)
+        return self._of[reverse]
 
     def last(self, reverse: bool) -> Tensor:
         """(B,), the row of data of each sample's last state, in one direction."""
-        return self._once("last", reverse)
-
-    def _once(self, what: str, reverse: bool) -> Tensor:
-        key = what, reverse
-        if key not in self._made:
-            rows = self._padded_rows(reverse) if what == "of" else self._last_rows(reverse)
-            self._made[key] = _moved(rows, self._device)
-        return self._made[key]
-
-    def _padded_rows(self, reverse: bool) -> Array:
-        step = self._lengths[self._b] - 1 - self._t if reverse else self._t
-        return self._base[self._b] + self._stride[self._b] * step
-
-    def _last_rows(self, reverse: bool) -> Array:
-        return self._sample if reverse else self._before[self._lengths - 1] + self._sample
+        if reverse not in self._last:
+            ends = self._before[self._lengths - 1] + self._sample
+            self._last[reverse] = _moved(self._sample if reverse else ends, self._device)
+        return self._last[reverse]
 
 
 class _Gather(torch.autograd.Function):
@@ -195,11 +186,9 @@ def check_syncs(device: torch.device) -> bool:
 def _moved(rows: Array, device: torch.device) -> Tensor:
     """On a device, without waiting for it."""
     places = torch.from_numpy(rows)
-    if device.type == "cpu":
-        return places
-    if device.type != "cuda":
-        return places.to(device)
-    return places.pin_memory().to(device, non_blocking=True)
+    if device.type == "cuda":
+        return places.pin_memory().to(device, non_blocking=True)
+    return places.to(device)
 
 
 def _lengths(batch_sizes: Array) -> Array:

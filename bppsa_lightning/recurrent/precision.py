@@ -3,8 +3,6 @@
 16-bit results are those of a float32 recurrence, rounded once: more exact than PyTorch's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -13,11 +11,6 @@ from torch import Tensor
 from bppsa_lightning.recurrent.config import RecurrentConfig
 
 _WIDENED = (torch.bfloat16, torch.float16)
-
-
-def computed(input: Tensor) -> torch.dtype:
-    """The dtype of the recurrence: float64 for a float64 input, else float32."""
-    return torch.float64 if input.dtype == torch.float64 else torch.float32
 
 
 def of_pytorch(input: Tensor) -> torch.dtype:
@@ -35,10 +28,7 @@ def results(
 
     Under autocast PyTorch multiplies in 16 bits; on the CPU, where a cell then adds its old state,
     the state's own dtype takes part in the result's. On CUDA all is 16 bits, and cuDNN's float16.
-
-    Args:
-        config: of the module.
-        input: the data. states: (h0,), (h0, c0) or (). packed: whether `input` was packed.
+    states are (h0,), (h0, c0) or ().
     """
     device, dtype = input.device, input.dtype
     # Any device's, first: it costs a tenth of asking for one device's.

@@ -3,8 +3,6 @@
 T steps, B batch, I input, P state, L layers times directions, N numbers of steps of all samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +15,8 @@ from bppsa_lightning._library import missing_recurrent_kernels
 from bppsa_lightning.planner.cost_cuda import MOST_RESIDENT
 from bppsa_lightning.recurrent.config import RecurrentConfig
 
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_CAST = (torch.float32, torch.bfloat16, torch.float16)  # by autocast
+_DTYPES = (*_CAST, torch.float64)
 _MODULES = (nn.RNN, nn.GRU, nn.LSTM)
 
 
@@ -38,47 +37,59 @@ def unsupported_module(module: nn.Module) -> str | None:
     return f"{kind}: no cell for it"
 
 
-def unsupported_call(
-    config: RecurrentConfig,
-    module: nn.RNNBase,
-    input: Any,
-    states: tuple[Any, ...],
-    weights: Sequence[Any],
-) -> str | None:
-    """Why one call cannot be scanned; None if it can.
-
-    Args:
-        config: of the module.
-        module: asked for what may change between calls.
-        input: of its forward, whatever it is.
-        states: (h0,), (h0, c0), or () for zeros; whatever they are.
-        weights: in the order of ``config.names``.
-    """
+def unsupported_input(config: RecurrentConfig, module: nn.RNNBase, input: Any) -> str | None:
+    """Why no call with an input, whatever it is, can be scanned; None if one may be."""
     packed = isinstance(input, PackedSequence)
     data = input.data if packed else input
     if not isinstance(data, Tensor):
         return f"input is a {type(data).__name__}, no tensor or PackedSequence"
-    device = data.device
-    reason = (
-        missing_recurrent_kernels(device)
-        or _mixed_tensors(data, (*weights, *states))
-        or _wrong_shapes(config, module, input, states, weights)
-    )
-    if reason is not None:
-        return reason
+    missing = missing_recurrent_kernels(data.device)
+    if missing is not None:
+        return missing
+    if not (_packed_fits(config, input) if packed else _tensor_fits(config, module, input)):
+        return _rejected(config)
+    if data.device.type != "cuda":
+        return None
+    H = config.hidden_size
     if torch.compiler.is_compiling():
-        return _too_wide_compiled(config, device)
-    if packed and device.type == "cuda" and _is_captured():
+        limit = f"under torch.compile at most {MOST_RESIDENT} hidden units on CUDA"
+        return f"{limit} (found {H})" if H > MOST_RESIDENT else None
+    if packed and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
         # Their places are copied from the host, from memory that a replay would not find again.
         return "a PackedSequence while a CUDA graph is captured"
-    return unsupported_transform()
+    return None
 
 
-def _too_wide_compiled(config: RecurrentConfig, device: torch.device) -> str | None:
-    H = config.hidden_size
-    if device.type != "cuda" or H <= MOST_RESIDENT:
-        return None
-    return f"under torch.compile at most {MOST_RESIDENT} hidden units on CUDA (found {H})"
+def unsupported_call(
+    config: RecurrentConfig,
+    data: Tensor,
+    batch: tuple[int, ...],
+    states: tuple[Any, ...],
+    weights: Sequence[Any],
+) -> str | None:
+    """Why a call with a supported input cannot be scanned; None if it can.
+
+    Args:
+        config: of the module.
+        data: of the input. batch: (B,), or () where it has no batch.
+        states: (h0,), (h0, c0), or () for zeros; whatever they are.
+        weights: in the order of ``config.names``; whatever they are.
+    """
+    mixed = _mixed_tensors(data, (*weights, *states))
+    if mixed is not None:
+        return mixed
+    L = config.layers * config.directions
+    for state, size in zip(states, config.state_sizes, strict=False):
+        if state.shape != (L, *batch, size):
+            return _rejected(config)
+    for weight, shape in zip(weights, config.shapes, strict=True):
+        if weight.shape != shape:
+            return "weights of unusual shapes"
+    return None if torch.compiler.is_compiling() else unsupported_transform()
+
+
+def _rejected(config: RecurrentConfig) -> str:
+    return f"shapes nn.{config.cell.kind} rejects; PyTorch raises the error"
 
 
 def _mixed_tensors(data: Tensor, others: Sequence[Any]) -> str | None:
@@ -88,43 +99,17 @@ def _mixed_tensors(data: Tensor, others: Sequence[Any]) -> str | None:
         if not isinstance(tensor, Tensor) or tensor.device != device:
             return "input, state and weights are on different devices, or no tensors"
         mixed = mixed or tensor.dtype is not dtype
-    if mixed and not _autocast_mixes(device, (data, *others)):
-        return "dtypes of input, state and weights differ"
+    if mixed:
+        casts = torch.is_autocast_enabled(device.type)
+        if not casts or any(t.dtype not in _CAST for t in (data, *others)):
+            return "dtypes of input, state and weights differ"
     return None if dtype in _DTYPES else f"dtype {dtype}"
-
-
-def _wrong_shapes(
-    config: RecurrentConfig,
-    module: nn.RNNBase,
-    input: Any,
-    states: tuple[Tensor, ...],
-    weights: Sequence[Tensor],
-) -> str | None:
-    packed = isinstance(input, PackedSequence)
-    fits = _packed_fits(config, input) if packed else _tensor_fits(config, module, input)
-    if not fits or not _states_fit(config, module, input, states):
-        return f"shapes nn.{config.cell.kind} rejects; PyTorch raises the error"
-    for weight, shape in zip(weights, config.shapes, strict=True):
-        if weight.shape != shape:
-            return "weights of unusual shapes"
-    return None
-
-
-def _is_captured() -> bool:
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
-def _autocast_mixes(device: torch.device, tensors: Sequence[Tensor]) -> bool:
-    return torch.is_autocast_enabled(device.type) and all(
-        t.dtype in _DTYPES and t.dtype != torch.float64 for t in tensors
-    )
 
 
 def _tensor_fits(config: RecurrentConfig, module: nn.RNNBase, input: Tensor) -> bool:
     shape = input.shape
-    if len(shape) == 3:
-        return shape[2] == config.input_size and shape[1 if module.batch_first else 0] > 0
-    return len(shape) == 2 and shape[1] == config.input_size and shape[0] > 0
+    steps = 1 if len(shape) == 3 and module.batch_first else 0
+    return len(shape) in (2, 3) and shape[-1] == config.input_size and shape[steps] > 0
 
 
 def _packed_fits(config: RecurrentConfig, input: PackedSequence) -> bool:
@@ -135,17 +120,3 @@ def _packed_fits(config: RecurrentConfig, input: PackedSequence) -> bool:
         return False
     counts = sizes.tolist()
     return counts[-1] > 0 and sum(counts) == len(data) and counts == sorted(counts, reverse=True)
-
-
-def _states_fit(
-    config: RecurrentConfig, module: nn.RNNBase, input: Any, states: tuple[Tensor, ...]
-) -> bool:
-    if not states:
-        return True
-    L = config.layers * config.directions
-    if isinstance(input, PackedSequence):
-        batch: tuple[int, ...] = (int(input.batch_sizes[0]),)
-    else:
-        batch = (input.shape[0 if module.batch_first else 1],) if input.dim() == 3 else ()
-    sizes = zip(states, config.state_sizes, strict=True)
-    return all(state.shape == (L, *batch, size) for state, size in sizes)

@@ -46,4 +46,4 @@ def scan(module: pl.LightningModule) -> "Figure":
     chains = named_chains(module)
     if not chains:
         raise ValueError("module: found no chain that is scanned, wanted one")
-    return scan_picture.draw_chain(chains[0][1])
+    return scan_picture.draw_chain(next(iter(chains.values())))

@@ -96,7 +96,8 @@ def test_a_layer_whose_input_needs_no_gradient_is_not_in_the_scan():
 
 def test_products_that_are_not_formed_are_no_steps():
     (layer_scan,) = scanned(3).scans.values()
-    largest = max(made.bytes for _, _, made, _ in layer_scan.nodes())
+    made = [composition.products for _, _, composition, _ in layer_scan.nodes()]
+    largest = max(sum(plan.bytes for _, plan in products) for products in made)
     tight = LayerScan.of(layer_scan.patterns, 3, budget=largest)
     refused = [node for node in tight.nodes() if node[2] is None]
     scan = scan_costs.of_layers(tight, list("abcdefg"))

@@ -195,7 +195,7 @@ def test_opcheck(case):
     x_shape, shape, geometry = settings(case)
     pattern = SparsePattern.of(mask_of(shape, 0.3), *geometry)
     x, values, bias = leaves(random(*x_shape), random(pattern.nnz), random(shape[0]))
-    arguments = (x, values, bias, *pattern.arguments(), pattern.groups)
+    arguments = (x, values, bias, *pattern.arguments())
     for relu, pool in ((False, False), *FOLLOWERS.values()):
         if not pool or pools(case):
             operator = torch.ops.bppsa.sparse_conv2d.default

@@ -12,7 +12,7 @@ from torch.nn.utils import prune
 
 import bppsa_lightning as bl
 from bppsa_lightning import pruned
-from bppsa_lightning._replacement import replacement_of
+from bppsa_lightning._replacement import Replacement, replacement_of
 from bppsa_lightning.pruned.compact import CompactWeight
 
 pytestmark = pytest.mark.usefixtures("every_layer_is_sparse")
@@ -221,7 +221,7 @@ def test_a_scan_over_depth_takes_its_pruned_layers_with_it():
     stock, ours = pruned_network(), pruned_network()
     ours.load_state_dict(stock.state_dict())
     (chain,) = bl.attach(ours, "linear")
-    assert all(replacement_of(module) is None for module in ours)
+    assert all(replacement_of(module, Replacement) is None for module in ours)
     x = torch.randn(B, 3, 12, 12, dtype=torch.float64)
     for model in (stock, ours):
         model(x).square().sum().backward()

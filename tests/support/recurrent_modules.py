@@ -196,7 +196,7 @@ def scanned(module, algorithm="auto"):
 
 def assert_scanned(module, calls=1):
     assert named_chains(module)
-    for chain in dict(named_chains(module)).values():
+    for chain in named_chains(module).values():
         assert (chain.calls, chain.fallback_calls) == (calls, 0), chain.reason
 
 

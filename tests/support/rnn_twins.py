@@ -74,7 +74,7 @@ def results(rnn, x, h0=None, loss="both"):
 
 def assert_scanned(module, calls=1):
     """Every chain of a module scanned so many calls and handed none over."""
-    counts = [(chain.calls, chain.fallback_calls) for chain in dict(named_chains(module)).values()]
+    counts = [(chain.calls, chain.fallback_calls) for chain in named_chains(module).values()]
     assert counts and all(count == (calls, 0) for count in counts), counts
 
 
