@@ -102,8 +102,10 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
           share_unit<Shape>(pane + k * pitch + unit(p), d[Cell::kFirstRecurrentRow + k]);
         }
         if (kPublish && writes_unit<Shape>()) {
+          Real published[Cell::kRows];  // not d: nvcc would spill more of an LSTM's numbers
+          for (int k = 0; k < Cell::kRows; ++k) published[k] = d[k];
 #pragma unroll
-          for (int k = 0; k < Cell::kRows; ++k) row[k * H + unit(p)] = d[k];
+          for (int k = 0; k < Cell::kRows; ++k) row[k * H + unit(p)] = published[k];
         }
       }
     }
