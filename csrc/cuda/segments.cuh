@@ -1,16 +1,19 @@
 #pragma once
 // What the phases of a scan hand to each other of a chain's segments.
 
+#include <algorithm>
+
 #include "../scan/tree.h"
+#include "launcher.cuh"
 #include "numbers.cuh"
 
 namespace bppsa::cuda {
 
-/// A tree of no more levels than it has use for.
-inline Tree tree_of(int64_t steps, int64_t span, int64_t levels) {
-  Tree tree{{steps, span}, 1};
-  while (tree.levels < levels && tree.roots() > 1) ++tree.levels;
-  return tree;
+/// Whole trees, of as many samples at a time as scratch has room for, with `bytes` for each node.
+inline TreeParts whole_trees(const Tree& tree, int64_t batch, int64_t bytes,
+                             const Launcher& launch) {
+  const auto room = static_cast<int64_t>(launch.scratch_limit) / bytes;
+  return {tree.roots(), std::clamp<int64_t>(room / tree.nodes_before(tree.levels), 1, batch)};
 }
 
 // The carry of a segment, g at its end: N numbers for each segment k and sample b.

@@ -1,11 +1,7 @@
 #pragma once
 // The scans of a dense chain: linear, chunked, Blelloch.
 
-#include <algorithm>
-#include <vector>
-
 #include "../../requests/scans.h"
-#include "../../scan/tree.h"
 #include "compose.cuh"
 #include "instances.cuh"
 #include "wide_step.cuh"
@@ -52,9 +48,8 @@ class DenseTree {
         plan_(plan),
         replays_last_(replays_last),
         launch_(launch) {
-    const int64_t size = (int64_t{chain.H} + 2) * chain.H, nodes = tree.nodes_below(tree.roots());
-    const auto room = static_cast<int64_t>(launch.scratch_limit / (size * sizeof(acc_t)));
-    parts_ = {tree.roots(), std::clamp<int64_t>(room / nodes, 1, chain.B)};
+    const int64_t size = (int64_t{chain.H} + 2) * chain.H, nodes = tree.nodes_before(tree.levels);
+    parts_ = whole_trees(tree, chain.B, size * sizeof(acc_t), launch);
     scratch_ = launch.template allocate<acc_t>(size * nodes * parts_.samples);
   }
 
@@ -63,44 +58,45 @@ class DenseTree {
   void compose(const TreePart& part) {
     part_ = chain_.from_sample(part.b);
     part_.B = part.n;
-    products_.clear(), carries_.clear();
-    acc_t* next = scratch_;
-    for (int64_t level = 0; level < tree_.levels; ++level) {
-      products_.push_back({next, tree_.nodes(level), part.n, chain_.H});
-      next += products_[level].nodes * part.n * products_[level].size();
-      carries_.push_back({next, part.n, chain_.H});
-      next += products_[level].nodes * part.n * chain_.H;
-    }
-    cuda::compose(part_, tree_.segments.span, products_[0], plan_, out_.from_sample(part.b),
-                  replays_last_ ? carries_[0] : none(), launch_);
+    cuda::compose(part_, tree_.segments.span, products(0), plan_, out_.from_sample(part.b),
+                  replays_last_ ? carries(0) : none(), launch_);
   }
 
   void merge(const TreePart&, int64_t level) {
     const Vectors<acc_t> no_out{nullptr, 0, 0, 0};
-    cuda::compose(chain_of(products_[level - 1]), 2, products_[level], plan_, no_out, none(),
+    cuda::compose(chain_of(products(level - 1)), 2, products(level), plan_, no_out, none(),
                   launch_);
   }
 
   void carry_roots(const TreePart&) {
     const int64_t roots = tree_.roots();
     if (!replays_last_) return pull(tree_.top(), roots, none());
-    if (roots > 1) pull(0, roots, {carries_[0](roots - 1, 0), part_.B, chain_.H});
+    if (roots > 1) pull(0, roots, {carries(0)(roots - 1, 0), part_.B, chain_.H});
   }
 
-  void carry(const TreePart&, int64_t level) { pull(level, 2, carries_[level + 1]); }
+  void carry(const TreePart&, int64_t level) { pull(level, 2, carries(level + 1)); }
 
   void replay(const TreePart& part) {
-    cuda::replay(part_, out_.from_sample(part.b), tree_.segments.span, tree_.nodes(0), carries_[0],
+    cuda::replay(part_, out_.from_sample(part.b), tree_.segments.span, tree_.nodes(0), carries(0),
                  launch_);
   }
 
  private:
+  Products<acc_t> products(int64_t level) const {
+    const int64_t size = (int64_t{chain_.H} + 1) * chain_.H;
+    return {scratch_ + tree_.nodes_before(level) * part_.B * size, tree_.nodes(level), part_.B,
+            chain_.H};
+  }
+  Carries<acc_t> carries(int64_t level) const {
+    acc_t* const behind_products = products(tree_.levels).data;
+    return {behind_products + tree_.nodes_before(level) * part_.B * chain_.H, part_.B, chain_.H};
+  }
   Carries<acc_t> none() const { return {nullptr, part_.B, chain_.H}; }
 
   /// The carries of a level's nodes, in groups.
   void pull(int64_t level, int64_t group, const Carries<acc_t>& incoming) {
-    cuda::carry(part_, tree_.segments.span << level, products_[level], group, incoming,
-                carries_[level], launch_);
+    cuda::carry(part_, tree_.segments.span << level, products(level), group, incoming,
+                carries(level), launch_);
   }
 
   const DenseChain<scalar_t>& chain_;
@@ -111,9 +107,7 @@ class DenseTree {
   Launcher& launch_;
   TreeParts parts_;
   acc_t* scratch_;
-  DenseChain<scalar_t> part_;              // the samples that are worked on
-  std::vector<Products<acc_t>> products_;  // of each level
-  std::vector<Carries<acc_t>> carries_;
+  DenseChain<scalar_t> part_;  // the samples that are worked on
 };
 
 template <typename scalar_t>
@@ -123,7 +117,7 @@ void scan_chunked(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& ou
   // A chunk of one step has nothing to compose; a panel that does not fit belongs to matrices so
   // large that their products cannot pay.
   if (chunk < 2 || chunk >= chain.T || plan.shared == 0) return scan_linear(chain, out, launch);
-  const Tree tree{{(chain.T - 1) / chunk * chunk, chunk}, 1};
+  const Tree tree = Tree::before_last(chain.T, chunk);
   DenseTree<scalar_t>(chain, out, tree, plan, true, launch).scan();
 }
 
@@ -132,7 +126,7 @@ void scan_blelloch(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& o
                    Launcher& launch) {
   const ComposePlan plan = plan_compose<Acc<scalar_t>>(chain.H, launch.shared_limit);
   if (levels == 0 || chain.T < 2 || plan.shared == 0) return scan_linear(chain, out, launch);
-  DenseTree<scalar_t>(chain, out, tree_of(chain.T, 2, levels), plan, false, launch).scan();
+  DenseTree<scalar_t>(chain, out, Tree::of(chain.T, 2, levels), plan, false, launch).scan();
 }
 
 /// The scan that a request asks for, by a plan.

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "../../requests/scans.h"
-#include "../../scan/tree.h"
 #include "kernels.cuh"
 
 namespace bppsa::cuda {
@@ -17,12 +16,11 @@ class ElementTree {
 
   ElementTree(const Chain& chain, const Tree& tree, Launcher& launch)
       : chain_(chain), tree_(tree), part_(chain), launch_(launch) {
-    const int64_t nodes = tree.nodes_below(tree.roots());
-    const int64_t bytes = nodes * (ElementMaps::size(1, 1) * sizeof(double) + sizeof(acc_t));
-    const auto limit = static_cast<int64_t>(launch.scratch_limit);
-    parts_ = {tree.roots(), std::clamp<int64_t>(limit / bytes, 1, chain.count)};
-    maps_ = launch.template allocate<double>(ElementMaps::size(nodes, parts_.samples));
-    carries_ = launch.template allocate<acc_t>(nodes * parts_.samples);
+    const int64_t bytes = ElementMaps::size(1, 1) * sizeof(double) + sizeof(acc_t);
+    parts_ = whole_trees(tree, chain.count, bytes, launch);
+    const int64_t maps = tree.nodes_before(tree.levels) * parts_.samples;
+    maps_ = launch.template allocate<double>(ElementMaps::size(maps, 1));
+    carries_ = launch.template allocate<acc_t>(maps);
   }
 
   void scan() { scan_tree(tree_, parts_, chain_.count, *this); }
@@ -48,16 +46,11 @@ class ElementTree {
   }
 
  private:
-  /// Nodes of all levels below.
-  int64_t before(int64_t level) const {
-    int64_t nodes = 0;
-    for (int64_t below = 0; below < level; ++below) nodes += tree_.nodes(below);
-    return nodes;
-  }
   ElementMaps maps(int64_t level) const {
-    return {maps_ + ElementMaps::size(before(level), part_.count), tree_.nodes(level), part_.count};
+    return {maps_ + ElementMaps::size(tree_.nodes_before(level), part_.count), tree_.nodes(level),
+            part_.count};
   }
-  acc_t* carries(int64_t level) const { return carries_ + before(level) * part_.count; }
+  acc_t* carries(int64_t level) const { return carries_ + tree_.nodes_before(level) * part_.count; }
 
   /// The carries of a level's nodes, in groups.
   void pull(int64_t level, int64_t group, const acc_t* incoming) {
@@ -92,10 +85,10 @@ void scan_diagonal(const DiagonalScanRequest& request, const Plan& plan, Launche
                                       0,
                                       count};
   if (plan.algorithm == Algorithm::chunked && plan.chunk < T) {
-    return ElementTree(chain, tree_of(T, plan.chunk, 1), launch).scan();
+    return ElementTree(chain, Tree::of(T, plan.chunk, 1), launch).scan();
   }
   if (plan.algorithm == Algorithm::blelloch && plan.levels > 0 && T > 2) {
-    return ElementTree(chain, tree_of(T, 2, plan.levels), launch).scan();
+    return ElementTree(chain, Tree::of(T, 2, plan.levels), launch).scan();
   }
   replay_elements(chain, std::max<int64_t>(T, 1), 1, static_cast<const Acc<scalar_t>*>(nullptr),
                   launch);
