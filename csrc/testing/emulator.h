@@ -252,9 +252,10 @@ class Launcher {
   }
 
   template <typename... Parameters, typename... Arguments>
-  void in_clusters(int, const char* name, void (*)(Parameters...), int64_t, int, size_t,
-                   const Arguments&...) {
-    throw std::runtime_error(std::string(name) + ": clusters are not emulated");
+  void in_clusters(int size, const char* name, void (*kernel)(Parameters...), int64_t tasks,
+                   int threads, size_t shared, const Arguments&... arguments) {
+    if (size > 1) throw std::runtime_error(std::string(name) + ": clusters are not emulated");
+    operator()(name, kernel, tasks, threads, shared, arguments...);
   }
 
   size_t shared_limit = 227 * 1024;
