@@ -119,23 +119,9 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
       if constexpr (Cell::kStates == 2) g[p][1] = past[p][1];
     }
   };
-  // Rounds of kAhead steps, unrolled, so that every slot of the ring is a fixed set of registers;
-  // as long as all that a round fetches is inside, nothing is tested.
-  int left = static_cast<int>(last - first);
-  if constexpr (Shape::kUntested) {
-    for (; left > 2 * kAhead; left -= kAhead) {
-#pragma unroll
-      for (int slot = 0; slot < kAhead; ++slot) step(true, slot);
-    }
-  }
-  while (left > 0) {
-#pragma unroll
-    for (int slot = 0; slot < kAhead; ++slot) {
-      if (left == 0) break;
-      step(false, slot);
-      --left;
-    }
-  }
+  // The step before the first one, too, is not to be fetched untested: it could be before the
+  // chain.
+  in_rounds<Shape>(static_cast<int>(last - first), 2 * kAhead + 1, step);
   sync_units<Shape>();
 }
 
