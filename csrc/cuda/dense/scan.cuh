@@ -30,84 +30,43 @@ void scan_linear(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& out
   replay(chain, out, chain.T, 1, Carries<acc_t>{nullptr, chain.B, chain.H}, launch);
 }
 
-// The verbs of a tree over segments (scan/tree.h), each a launch. The products of a level are the
-// steps of a dense chain: the level above composes them in segments of two. Node 0 of a level
-// passes its carry to nobody and needs no product.
+// The phases of a tree (segments.cuh). The products of a level are the steps of a dense chain: the
+// level above composes them in segments of two. The chain's last segment is replayed beside the
+// products.
 template <typename scalar_t>
-class DenseTree {
- public:
-  using acc_t = Acc<scalar_t>;
+struct DensePhases {
+  using Real = Acc<scalar_t>;
+  using Map = Real;
 
-  /// replays_last: the tree ends before the chain's last segment, which is replayed beside the
-  /// products: its carry is u[T], and it hands on that of the tree's last node.
-  DenseTree(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& out, const Tree& tree,
-            const ComposePlan& plan, bool replays_last, Launcher& launch)
-      : chain_(chain),
-        out_(out),
-        tree_(tree),
-        plan_(plan),
-        replays_last_(replays_last),
-        launch_(launch) {
-    const int64_t size = (int64_t{chain.H} + 2) * chain.H, nodes = tree.nodes_before(tree.levels);
-    parts_ = whole_trees(tree, chain.B, size * sizeof(acc_t), launch);
-    scratch_ = launch.template allocate<acc_t>(size * nodes * parts_.samples);
+  const DenseChain<scalar_t> chain;
+  const Vectors<scalar_t> out;
+  const ComposePlan plan;
+  Launcher& launch;
+  DenseChain<scalar_t> part = chain;  // the samples that are worked on
+  Vectors<scalar_t> part_out = out;
+
+  int64_t map_size() const { return (int64_t{chain.H} + 1) * chain.H; }
+  int carry_size() const { return chain.H; }
+  Products<Real> maps(Real* data, int64_t nodes, int64_t samples) const {
+    return {data, nodes, samples, chain.H};
   }
-
-  void scan() { scan_tree(tree_, parts_, chain_.B, *this); }
-
-  void compose(const TreePart& part) {
-    part_ = chain_.from_sample(part.b);
-    part_.B = part.n;
-    cuda::compose(part_, tree_.segments.span, products(0), plan_, out_.from_sample(part.b),
-                  replays_last_ ? carries(0) : none(), launch_);
+  void work_on(int64_t b, int64_t n) {
+    part = chain.from_sample(b), part_out = out.from_sample(b);
+    part.B = n;
   }
-
-  void merge(const TreePart&, int64_t level) {
-    const Vectors<acc_t> no_out{nullptr, 0, 0, 0};
-    cuda::compose(chain_of(products(level - 1)), 2, products(level), plan_, no_out, none(),
-                  launch_);
+  void compose(int64_t span, const Products<Real>& products, const Carries<Real>& handoff) {
+    cuda::compose(part, span, products, plan, part_out, handoff, launch);
   }
-
-  void carry_roots(const TreePart&) {
-    const int64_t roots = tree_.roots();
-    if (!replays_last_) return pull(tree_.top(), roots, none());
-    if (roots > 1) pull(0, roots, {carries(0)(roots - 1, 0), part_.B, chain_.H});
+  void merge(const Products<Real>& children, const Products<Real>& parents) {
+    cuda::compose(chain_of(children), 2, parents, plan, Vectors<Real>{}, Carries<Real>{}, launch);
   }
-
-  void carry(const TreePart&, int64_t level) { pull(level, 2, carries(level + 1)); }
-
-  void replay(const TreePart& part) {
-    cuda::replay(part_, out_.from_sample(part.b), tree_.segments.span, tree_.nodes(0), carries(0),
-                 launch_);
+  void carry(int64_t span, const Products<Real>& products, int64_t group,
+             const Carries<Real>& incoming, const Carries<Real>& carries) {
+    cuda::carry(part, span, products, group, incoming, carries, launch);
   }
-
- private:
-  Products<acc_t> products(int64_t level) const {
-    const int64_t size = (int64_t{chain_.H} + 1) * chain_.H;
-    return {scratch_ + tree_.nodes_before(level) * part_.B * size, tree_.nodes(level), part_.B,
-            chain_.H};
+  void replay(int64_t span, int64_t nodes, const Carries<Real>& carries) {
+    cuda::replay(part, part_out, span, nodes, carries, launch);
   }
-  Carries<acc_t> carries(int64_t level) const {
-    acc_t* const behind_products = products(tree_.levels).data;
-    return {behind_products + tree_.nodes_before(level) * part_.B * chain_.H, part_.B, chain_.H};
-  }
-  Carries<acc_t> none() const { return {nullptr, part_.B, chain_.H}; }
-
-  /// The carries of a level's nodes, in groups.
-  void pull(int64_t level, int64_t group, const Carries<acc_t>& incoming) {
-    cuda::carry(part_, tree_.segments.span << level, products(level), group, incoming,
-                carries(level), launch_);
-  }
-
-  const DenseChain<scalar_t>& chain_;
-  const Vectors<scalar_t>& out_;
-  const Tree tree_;
-  const ComposePlan plan_;
-  const bool replays_last_;
-  Launcher& launch_;
-  TreeParts parts_;
-  acc_t* scratch_;
-  DenseChain<scalar_t> part_;  // the samples that are worked on
 };
 
 template <typename scalar_t>
@@ -118,7 +77,7 @@ void scan_chunked(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& ou
   // large that their products cannot pay.
   if (chunk < 2 || chunk >= chain.T || plan.shared == 0) return scan_linear(chain, out, launch);
   const Tree tree = Tree::before_last(chain.T, chunk);
-  DenseTree<scalar_t>(chain, out, tree, plan, true, launch).scan();
+  SegmentTree(DensePhases<scalar_t>{chain, out, plan, launch}, tree, true, chain.B, launch).scan();
 }
 
 template <typename scalar_t>
@@ -126,7 +85,8 @@ void scan_blelloch(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& o
                    Launcher& launch) {
   const ComposePlan plan = plan_compose<Acc<scalar_t>>(chain.H, launch.shared_limit);
   if (levels == 0 || chain.T < 2 || plan.shared == 0) return scan_linear(chain, out, launch);
-  DenseTree<scalar_t>(chain, out, Tree::of(chain.T, 2, levels), plan, false, launch).scan();
+  const Tree tree = Tree::of(chain.T, 2, levels);
+  SegmentTree(DensePhases<scalar_t>{chain, out, plan, launch}, tree, false, chain.B, launch).scan();
 }
 
 /// The scan that a request asks for, by a plan.

@@ -8,57 +8,33 @@
 
 namespace bppsa::cuda {
 
-// The verbs of a tree over segments (scan/tree.h), each a launch. The tree ends before the chain's
-// last chunk: its carry is known, and that of the tree's last node is composed from it.
+// The phases of a tree (segments.cuh) of one level, which ends before the chain's last chunk.
 template <class Cell>
-class RecurrentTree {
- public:
+struct RecurrentPhases {
   using Real = typename Cell::scalar_t;
+  using Map = Real;
 
-  RecurrentTree(const BackwardView<Real>& view, int64_t chunk, Launcher& launch)
-      : view_(view),
-        tree_(Tree::before_last(view.T, chunk)),
-        N_(Cell::kStates * view.H),
-        launch_(launch) {
-    const int64_t size = int64_t{N_} * (N_ + 2);
-    parts_ = whole_trees(tree_, view.B, size * sizeof(Real), launch);
-    scratch_ = launch.template allocate<Real>(tree_.roots() * parts_.samples * size);
-  }
+  const BackwardView<Real> view;
+  Launcher& launch;
+  BackwardView<Real> part = view;  // the samples that are worked on
 
-  void scan() { scan_tree(tree_, parts_, view_.B, *this); }
-
-  void compose(const TreePart& part) {
-    part_ = view_.template from_sample<Cell::kRows>(part.b);
-    samples_ = part.n;
-    compose_recurrent<Cell>(part_, span(), chunks(), products(), carries(), launch_);
+  int carry_size() const { return Cell::kStates * view.H; }
+  int64_t map_size() const { return int64_t{carry_size()} * (carry_size() + 1); }
+  Products<Real> maps(Real* data, int64_t nodes, int64_t samples) const {
+    return {data, nodes, samples, carry_size()};
   }
-  void carry_roots(const TreePart&) {
-    if (tree_.roots() == 1) return;
-    carry_recurrent<Cell>(part_, span(), chunks(), products(), carries(), launch_);
+  void work_on(int64_t b, int64_t) { part = view.template from_sample<Cell::kRows>(b); }
+  void compose(int64_t span, const Products<Real>& products, const Carries<Real>& handoff) {
+    compose_recurrent<Cell>(part, span, products.nodes + 1, products, handoff, launch);
   }
-  void replay(const TreePart&) {
-    replay_recurrent<Cell>(part_, span(), chunks(), carries(), launch_);
+  void merge(const Products<Real>&, const Products<Real>&) {}
+  void carry(int64_t span, const Products<Real>& products, int64_t, const Carries<Real>&,
+             const Carries<Real>& carries) {
+    carry_recurrent<Cell>(part, span, products.nodes + 1, products, carries, launch);
   }
-  // There is one level.
-  void merge(const TreePart&, int64_t) {}
-  void carry(const TreePart&, int64_t) {}
-
- private:
-  int64_t span() const { return tree_.segments.span; }
-  int64_t chunks() const { return tree_.roots() + 1; }
-  Products<Real> products() const { return {scratch_, tree_.roots(), samples_, N_}; }
-  Carries<Real> carries() const {
-    return {scratch_ + tree_.roots() * samples_ * products().size(), samples_, N_};
+  void replay(int64_t span, int64_t nodes, const Carries<Real>& carries) {
+    replay_recurrent<Cell>(part, span, nodes + 1, carries, launch);
   }
-
-  const BackwardView<Real>& view_;
-  const Tree tree_;
-  const int N_;  // numbers of a state
-  Launcher& launch_;
-  TreeParts parts_;
-  Real* scratch_;
-  BackwardView<Real> part_;  // the samples that are worked on,
-  int64_t samples_;          // and their number
 };
 
 /// Gate gradients and gradients of the initial state.
@@ -70,7 +46,8 @@ void scan_recurrent(const BackwardView<Real>& view, const Plan& plan, Launcher& 
   // Of larger states the products never pay: such a chunked scan is a linear one.
   if (plan.algorithm == Algorithm::chunked && plan.chunk >= 2 && plan.chunk < view.T &&
       view.H <= kMostComposedH) {
-    return RecurrentTree<Cell>(view, plan.chunk, launch).scan();
+    const Tree tree = Tree::before_last(view.T, plan.chunk);
+    return SegmentTree(RecurrentPhases<Cell>{view, launch}, tree, true, view.B, launch).scan();
   }
   const Carries<Real> none{nullptr, view.B, Cell::kStates * view.H};
   replay_recurrent<Cell>(view, view.T, 1, none, launch);
