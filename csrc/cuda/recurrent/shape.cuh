@@ -34,8 +34,8 @@ struct UnitShape {
   static constexpr int kSplit = split, kHeld = held, kThreads = threads, kPasses = passes;
   static constexpr int kAhead = ahead;  // steps whose inputs are in flight
   // Whether most steps are compiled apart, without a test for the end of the sequence: not where
-  // each of them takes long, and the code is large.
-  static constexpr bool kUntested = passes == 1;
+  // each of them takes long, or is rare.
+  static constexpr bool kUntested = passes == 1 && held > 0;
   static constexpr bool kOneWarp = threads == 32;
   static constexpr int kUnits = threads / split;  // of one pass
   static_assert(ahead % 2 == 0, "two panes of shared memory take turns");

@@ -41,13 +41,13 @@ struct Feed {
   /// inside: this is known not to be the first step of the chain.
   BPPSA_DEVICE Item fetch(bool inside, int unit) const {
     const bool start = !inside && i == 0;
-    Item item{Cell::Raw::read(tape, unit, start, unit - row_step), Real(0)};
+    Item item{Cell::read(tape, unit, start, unit - row_step), Real(0)};
     if (has_direct && !start) item.direct = direct[unit];
     return item;
   }
   BPPSA_DEVICE void step_back() {
     --i;
-    tape.template move<Cell::kKeeps, Cell::kStates == 2>(-row_step);
+    tape.template move<Cell::kKeeps, Cell::kHasC>(-row_step);
     direct -= direct_step;
   }
 };

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreadsOfBlock)
     const int64_t b = matrix % stretch.B;
     const int j = c % H, k = r % H;
     const Tape<Real> tape = view.tape.from(view.row(i, b), b * H);
-    const auto factors = Cell::factors(Cell::Raw::read(tape, j, i == 0, j - view.row_step()));
+    const auto factors = Cell::factors(Cell::read(tape, j, i == 0, j - view.row_step()));
     Real unit[S] = {}, d[Cell::kRows], past[S];
     unit[c / H] = 1;
     Cell::pull(factors, unit, d, past);
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreadsOfBlock)
     if (at == 0) return;  // a state of the stretch before this one in time
     const int64_t row = view.row(i, b);
     const auto factors =
-        Cell::factors(Cell::Raw::read(view.tape.from(row, b * H), j, i == 0, j - view.row_step()));
+        Cell::factors(Cell::read(view.tape.from(row, b * H), j, i == 0, j - view.row_step()));
     Real d[Cell::kRows], past[S];
     Cell::pull(factors, g, d, past);
     for (int k = 0; k < Cell::kRows; ++k) view.rows[row * Cell::kRows + k * H + j] = d[k];
