@@ -112,7 +112,7 @@ def test_no_header_includes_itself_by_way_of_others():
         ("cells/gru.h", "recurrent/step.h", False),
         ("cpu/scans.cpp", "cuda/numbers.cuh", False),
         ("cuda/scans.cu", "cuda/dense/scan.cuh", True),
-        ("cuda/recurrent/written.cuh", "cuda/dense/instances.cuh", True),
+        ("cuda/recurrent/written.cuh", "cuda/dense/chain.cuh", True),
         ("cuda/dense/scan.cuh", "cuda/segments.cuh", True),
         ("cuda/dense/scan.cuh", "cuda/diagonal/map.cuh", False),
         ("cuda/segments.cuh", "cuda/dense/chain.cuh", False),

@@ -3,7 +3,6 @@
 
 #include "../../requests/scans.h"
 #include "compose.cuh"
-#include "instances.cuh"
 #include "wide_step.cuh"
 
 namespace bppsa::cuda {

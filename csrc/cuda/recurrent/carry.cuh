@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(64)
   const int pitch = padded<Real, CarryShape>(H);
   const Weights<Real, Cell::kGates, CarryShape> weights(view.w_hh, H, true);
   for (int e = threadIdx.x; e < 2 * Cell::kGates * pitch; e += blockDim.x) panes[e] = 0;
-  for (int64_t b = blockIdx.x; b < carries.B; b += gridDim.x) {
+  for (int64_t b = blockIdx.x; b < view.B; b += gridDim.x) {
     for (int e = threadIdx.x; e < kN; e += blockDim.x) {
       now[e] = e < N ? carries(chunks - 2, b)[e] : Real(0);
       next[e] = 0;
@@ -147,7 +147,7 @@ void carry_recurrent(const BackwardView<typename Cell::scalar_t>& view, int64_t 
     constexpr int kH = decltype(size)::value;
     const size_t numbers =
         2 * Cell::kStates * kH + 2 * Cell::kGates * padded<Real, CarryShape>(view.H);
-    launch("carry", recurrent_carry_kernel<Cell, kH>, carries.B, round_up(products.N, 32),
+    launch("carry", recurrent_carry_kernel<Cell, kH>, view.B, round_up(products.N, 32),
            numbers * sizeof(Real), view, span, chunks, products, carries);
   });
 }

@@ -68,15 +68,15 @@ __global__ void __launch_bounds__(kLaneThreads)
   __syncthreads();
 
   const int pieces = ceil_div(N + 1, kColumns);
-  const int64_t lanes = carries.B + (chunks - 2) * carries.B * pieces;
+  const int64_t lanes = view.B + (chunks - 2) * view.B * pieces;
   // By hand, with the number of all lanes found again each time: the columns need its registers.
   for (int64_t lane = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; lane < lanes;
        lane += int64_t{gridDim.x} * blockDim.x) {
-    const bool ends = lane < carries.B;
-    const int64_t rest = ends ? 0 : lane - carries.B;
+    const bool ends = lane < view.B;
+    const int64_t rest = ends ? 0 : lane - view.B;
     const int column0 = ends ? N : static_cast<int>(rest % pieces) * kColumns;
-    const int64_t b = ends ? lane : rest / pieces % carries.B;
-    const int64_t chunk = ends ? chunks - 1 : rest / pieces / carries.B + 1;
+    const int64_t b = ends ? lane : rest / pieces % view.B;
+    const int64_t chunk = ends ? chunks - 1 : rest / pieces / view.B + 1;
     const int64_t first = chunk * span, last = smaller(first + span, view.T);  // as in Segments
 
     Real a[S][kColumns][kH];
@@ -173,7 +173,7 @@ void compose_recurrent(const BackwardView<typename Cell::scalar_t>& view, int64_
   using Real = typename Cell::scalar_t;
   const auto with = [&](auto size, auto exact, auto columns) {
     constexpr int kH = decltype(size)::value, kColumns = decltype(columns)::value;
-    const int64_t lanes = carries.B + (chunks - 2) * carries.B * ceil_div(products.N + 1, kColumns);
+    const int64_t lanes = view.B + (chunks - 2) * view.B * ceil_div(products.N + 1, kColumns);
     launch("compose", recurrent_compose_kernel<Cell, kH, decltype(exact)::value, kColumns>,
            ceil_div<int64_t>(lanes, kLaneThreads), kLaneThreads,
            Cell::kGates * kH * kH * sizeof(Real), view, span, chunks, products, carries);
@@ -186,7 +186,7 @@ void compose_recurrent(const BackwardView<typename Cell::scalar_t>& view, int64_
         if constexpr (Cell::kStates == 1 && kH == 20) {
           // Two columns a lane halve the reads of the matrix, once there are lanes enough to fill
           // the device with half of them.
-          const int64_t lanes = chunks * carries.B * (products.N + 1);
+          const int64_t lanes = chunks * view.B * (products.N + 1);
           if (lanes >= int64_t{launch.processors} * 1024) {
             return with(size, std::true_type{}, std::integral_constant<int, 2>{});
           }

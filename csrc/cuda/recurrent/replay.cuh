@@ -24,9 +24,9 @@ __global__ void __launch_bounds__(Shape::kThreads)
       view.w_hh, H, true, reinterpret_cast<Pack<Real>*>(panes + 2 * Cell::kGates * pitch), staged);
   for (int k = threadIdx.x; k < 2 * Cell::kGates * pitch; k += blockDim.x) panes[k] = 0;
   sync_units<Shape>();
-  for (int64_t task = blockIdx.x / Shape::kBlocks; task < chunks * carries.B;
+  for (int64_t task = blockIdx.x / Shape::kBlocks; task < chunks * view.B;
        task += gridDim.x / Shape::kBlocks) {
-    const int64_t k = task / carries.B, b = task % carries.B;
+    const int64_t k = task / view.B, b = task % view.B;
     Real g[kPasses][Cell::kStates];
 #pragma unroll 1
     for (int p = 0; p < kPasses; ++p) {
@@ -54,8 +54,8 @@ void replay_in(const BackwardView<typename Cell::scalar_t>& view, int64_t span, 
   using Real = typename Cell::scalar_t;
   if constexpr (kUsed<Cell::kGates, Shape>) {
     launch_units<Real, Cell::kGates, Shape>(launch, "replay", recurrent_replay_kernel<Cell, Shape>,
-                                            chunks * carries.B, view.H, 2 * Cell::kGates, view,
-                                            span, chunks, carries);
+                                            chunks * view.B, view.H, 2 * Cell::kGates, view, span,
+                                            chunks, carries);
   }
 }
 

@@ -23,7 +23,7 @@ struct RecurrentPhases {
   Products<Real> maps(Real* data, int64_t nodes, int64_t samples) const {
     return {data, nodes, samples, carry_size()};
   }
-  void work_on(int64_t b, int64_t) { part = view.template from_sample<Cell::kRows>(b); }
+  void work_on(int64_t b, int64_t n) { part = view.template of_samples<Cell::kRows>(b, n); }
   void compose(int64_t span, const Products<Real>& products, const Carries<Real>& handoff) {
     compose_recurrent<Cell>(part, span, products.nodes + 1, products, handoff, launch);
   }

@@ -35,7 +35,8 @@ struct ForwardView {
 
 template <typename Real>
 struct BackwardView {
-  int64_t T, B;  // B: of the layer, of which kernels may be given a part
+  int64_t T, B;    // B: samples to work on
+  int64_t places;  // of a step, with all samples of the layer
   int H;
   bool reverse;
   Tape<Real> tape;
@@ -48,13 +49,14 @@ struct BackwardView {
 
   BPPSA_BOTH int64_t time(int64_t i) const { return reverse ? T - 1 - i : i; }
   /// The place of unit 0 of sample b at chain step i, and the distance to the step before.
-  BPPSA_BOTH int64_t row(int64_t i, int64_t b) const { return (time(i) * B + b) * H; }
-  BPPSA_BOTH int64_t row_step() const { return reverse ? -B * H : B * H; }
+  BPPSA_BOTH int64_t row(int64_t i, int64_t b) const { return time(i) * places + b * H; }
+  BPPSA_BOTH int64_t row_step() const { return reverse ? -places : places; }
 
-  /// The same with sample b in the place of sample 0; kRows as the cell's.
+  /// The same for samples b … b + n - 1; kRows as the cell's.
   template <int kRows>
-  BackwardView from_sample(int64_t b) const {
+  BackwardView of_samples(int64_t b, int64_t n) const {
     BackwardView part = *this;
+    part.B = n;
     const auto move = [](auto& pointer, int64_t by) {
       if (pointer) pointer += by;
     };

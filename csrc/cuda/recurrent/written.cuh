@@ -6,11 +6,16 @@
 
 #include <algorithm>
 
-#include "../dense/instances.cuh"
+#include "../dense/chain.cuh"
 #include "../threads.cuh"
 #include "walk.cuh"
 
 namespace bppsa::cuda {
+
+/// Of dense/scan.cuh, compiled in scans.cu.
+template <typename scalar_t>
+void scan_blelloch(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& out, int64_t levels,
+                   Launcher& launch);
 
 // A stretch of steps first … first + steps - 1, as a dense chain: its vector i is the g before its
 // step i; its vector `steps` is the carry.
@@ -113,7 +118,7 @@ void scan_written(const BackwardView<typename Cell::scalar_t>& view, int64_t lev
   for (int64_t b = 0; b < view.B; b += samples) {
     for (int64_t end = view.T; end > 0; end -= std::min(end, steps)) {
       const int64_t own = std::min(end, steps), B = std::min(samples, view.B - b);
-      const auto part = view.template from_sample<Cell::kRows>(b);
+      const auto part = view.template of_samples<Cell::kRows>(b, B);
       const Stretch<Real> stretch{end - own, own, B, N, jac_t, grad, g};
       const auto spread = [&](const char* name, auto kernel, int64_t count) {
         launch_threads(launch, name, kernel, count, part, stretch);
