@@ -78,7 +78,7 @@ BackwardView<Real> backward_view(const RecurrentBackwardRequest& request, Real* 
   const int64_t step = request.grad_stride[0];
   BackwardView<Real> view{};
   view.T = request.T, view.B = request.B, view.H = static_cast<int>(request.H);
-  view.places = request.B * request.H;
+  view.all = request.B;
   view.reverse = runs_backwards(request);
   view.tape = {first_in_time(in<Real>(request.output), request.output_step, request), kept.gates,
                kept.c, in<Real>(request.h0), in<Real>(request.c0)};

@@ -35,8 +35,8 @@ struct ForwardView {
 
 template <typename Real>
 struct BackwardView {
-  int64_t T, B;    // B: samples to work on
-  int64_t places;  // of a step, with all samples of the layer
+  int64_t T, B;  // B: samples to work on
+  int64_t all;   // samples of the layer
   int H;
   bool reverse;
   Tape<Real> tape;
@@ -49,8 +49,8 @@ struct BackwardView {
 
   BPPSA_BOTH int64_t time(int64_t i) const { return reverse ? T - 1 - i : i; }
   /// The place of unit 0 of sample b at chain step i, and the distance to the step before.
-  BPPSA_BOTH int64_t row(int64_t i, int64_t b) const { return time(i) * places + b * H; }
-  BPPSA_BOTH int64_t row_step() const { return reverse ? -places : places; }
+  BPPSA_BOTH int64_t row(int64_t i, int64_t b) const { return (time(i) * all + b) * H; }
+  BPPSA_BOTH int64_t row_step() const { return reverse ? -all * H : all * H; }
 
   /// The same for samples b … b + n - 1; kRows as the cell's.
   template <int kRows>
