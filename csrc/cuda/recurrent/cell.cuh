@@ -25,7 +25,7 @@ struct SlotsRead {
 template <typename Real>
 struct SlotsAndCRead {
   Quad<Real> kept;
-  Real before, c;
+  Real c, before;
 };
 
 template <class Formula_, typename Real>
@@ -89,8 +89,8 @@ struct Cell : Formula_ {
     } else if constexpr (!kHasC) {
       return {tape.gates[unit], Tape<Real>::previous(tape.output, tape.h0, start, unit, before)};
     } else {
-      return {tape.gates[unit], Tape<Real>::previous(tape.c, tape.c0, start, unit, before),
-              tape.c[unit]};
+      return {tape.gates[unit], tape.c[unit],
+              Tape<Real>::previous(tape.c, tape.c0, start, unit, before)};
     }
   }
   /// The same of kVec units side by side, in pieces of 16 bytes; not at the first step.
@@ -108,7 +108,7 @@ struct Cell : Formula_ {
     } else {
       const Pack<Real> c = pack(tape.c + unit), old = pack(tape.c + before);
 #pragma unroll
-      for (int e = 0; e < kVec<Real>; ++e) raw[e] = {tape.gates[unit + e], old.e[e], c.e[e]};
+      for (int e = 0; e < kVec<Real>; ++e) raw[e] = {tape.gates[unit + e], c.e[e], old.e[e]};
     }
   }
 
