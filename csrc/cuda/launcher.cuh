@@ -75,12 +75,7 @@ class Launcher {
   template <typename... Parameters, typename... Arguments>
   void operator()(const char* name, void (*kernel)(Parameters...), int64_t tasks, int threads,
                   size_t shared, const Arguments&... arguments) {
-    if (tasks == 0) return;
-    ask_for(shared, name, kernel);
-    const auto blocks = static_cast<unsigned>(std::min(tasks, kGridLimit));
-    kernel<<<blocks, threads, shared, stream_>>>(arguments...);
-    check(cudaGetLastError(), "launching kernel ", name, " with ", blocks, " blocks of ", threads,
-          " threads and ", shared, " bytes of shared memory");
+    in_clusters(1, name, kernel, tasks, threads, shared, arguments...);
   }
 
   /// The same with `size` blocks, a cluster, for every task.
@@ -88,7 +83,13 @@ class Launcher {
   void in_clusters(int size, const char* name, void (*kernel)(Parameters...), int64_t tasks,
                    int threads, size_t shared, const Arguments&... arguments) {
     if (tasks == 0) return;
-    ask_for(shared, name, kernel);
+    if (shared > kSharedWithoutOptIn) {
+      // Always the same value: host threads that launch with different needs do not disturb each
+      // other.
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(shared_limit)),
+            "asking for large shared memory for kernel ", name);
+    }
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim.x = size;
@@ -99,9 +100,10 @@ class Launcher {
     config.dynamicSmemBytes = shared;
     config.stream = stream_;
     config.attrs = &cluster;
-    config.numAttrs = 1;
+    config.numAttrs = size > 1 ? 1 : 0;
     check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...),
-          "launching kernel ", name, " in clusters of ", size);
+          "launching kernel ", name, " with ", config.gridDim.x, " blocks of ", threads,
+          " threads and ", shared, " bytes of shared memory, in clusters of ", size);
   }
 
   size_t shared_limit;                     // bytes of shared memory one block can have
@@ -112,17 +114,6 @@ class Launcher {
  private:
   static constexpr size_t kSharedWithoutOptIn = 48 * 1024;
   static constexpr int64_t kGridLimit = 2147483647;
-
-  /// Lets a kernel have `shared` bytes of shared memory.
-  template <class Kernel>
-  void ask_for(size_t shared, const char* name, Kernel kernel) {
-    if (shared <= kSharedWithoutOptIn) return;
-    // Always the same value: host threads that launch with different needs do not disturb each
-    // other.
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared_limit)),
-          "asking for large shared memory for kernel ", name);
-  }
 
   static int attribute(cudaDeviceAttr which, int device) {
     int value = 0;

@@ -25,13 +25,4 @@ void launch_threads(Launcher& launch, const char* name, void (*kernel)(Parameter
   launch(name, kernel, ceil_div<int64_t>(tasks, threads), threads, 0, arguments...);
 }
 
-constexpr int kThreadsOfEach = 256;
-
-/// Launches blocks of kThreadsOfEach, a thread for each of `tasks`.
-template <class Kernel, typename... Arguments>
-void launch_each(const char* name, Kernel kernel, int64_t tasks, Launcher& launch,
-                 const Arguments&... arguments) {
-  launch(name, kernel, ceil_div<int64_t>(tasks, kThreadsOfEach), kThreadsOfEach, 0, arguments...);
-}
-
 }  // namespace bppsa::cuda

@@ -32,7 +32,7 @@ template <class Chain>
 void chunked_scan(const Chain& chain, int64_t chunk, const Parallel& parallel) {
   const int64_t steps = chain.steps();
   if (chunk >= steps) return linear_scan(chain, parallel);
-  const Tree tree{{(steps - 1) / chunk * chunk, chunk}, 1};
+  const Tree tree = Tree::before_last(steps, chunk);
   const TreeParts parts =
       TreeParts::of_batch(tree, chain.batch(), nodes_within_budget(chain, parallel));
   ChainTree<Chain> verbs(chain, parallel, tree, parts, true);
@@ -42,8 +42,7 @@ void chunked_scan(const Chain& chain, int64_t chunk, const Parallel& parallel) {
 template <class Chain>
 void blelloch_scan(const Chain& chain, int64_t levels, const Parallel& parallel) {
   if (levels == 0 || chain.steps() == 0) return linear_scan(chain, parallel);
-  Tree tree{{chain.steps(), 2}, 1};
-  while (tree.levels < levels && tree.roots() > 1) ++tree.levels;
+  const Tree tree = Tree::of(chain.steps(), 2, levels);
   const TreeParts parts =
       TreeParts::by_samples(tree, chain.batch(), nodes_within_budget(chain, parallel));
   ChainTree<Chain> verbs(chain, parallel, tree, parts, false);

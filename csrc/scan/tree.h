@@ -25,6 +25,17 @@ struct Tree {
   Segments segments;
   int64_t levels;  // at least 1
 
+  // Of as many levels, up to `most`, as it has use for.
+  BPPSA_EVERYWHERE static Tree of(int64_t steps, int64_t span, int64_t most) {
+    Tree tree{{steps, span}, 1};
+    while (tree.levels < most && tree.roots() > 1) ++tree.levels;
+    return tree;
+  }
+  // Of one level, without the chain's last segment: its carry is known, it needs no map.
+  BPPSA_EVERYWHERE static Tree before_last(int64_t steps, int64_t span) {
+    return {{(steps - 1) / span * span, span}, 1};
+  }
+
   BPPSA_EVERYWHERE int64_t top() const { return levels - 1; }
   BPPSA_EVERYWHERE int64_t nodes(int64_t level) const {
     return ((segments.count() - 1) >> level) + 1;
@@ -36,6 +47,12 @@ struct Tree {
     return segments.hi((end < count ? end : count) - 1);
   }
 
+  // Nodes of all levels below one.
+  BPPSA_EVERYWHERE int64_t nodes_before(int64_t level) const {
+    int64_t total = 0;
+    for (int64_t l = 0; l < level; ++l) total += nodes(l);
+    return total;
+  }
   // Nodes of all levels below and with `roots` roots, at most.
   BPPSA_EVERYWHERE int64_t nodes_below(int64_t roots) const {
     int64_t total = 0;

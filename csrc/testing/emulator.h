@@ -37,12 +37,12 @@ namespace bppsa::emulator {
 
 constexpr int kWarpSize = 32, kMaxThreads = 1024;
 
-// Waits until `size` threads have arrived; what they brought is combined, in two slots, so that a
-// fast thread at the next barrier does not disturb a slow one at this.
+// Waits until `size` threads have arrived; their flags are counted, in two slots, so that a fast
+// thread at the next barrier does not disturb a slow one at this.
 struct Barrier {
   int arrived = 0;
   unsigned generation = 0;
-  bool any[2] = {}, all[2] = {true, true};
+  int flags[2] = {};
 };
 
 class Device {
@@ -75,7 +75,7 @@ class Device {
 
   void sync_warp() { sync(warps_[current_ / kWarpSize], kWarpSize, false); }
 
-  /// Combines `flag` over all threads of the block: bit 0 any, bit 1 all.
+  /// How many threads of the block have the flag.
   int sync_block(bool flag) { return sync(block_, threads_, flag); }
 
   template <typename T>
@@ -162,8 +162,7 @@ class Device {
   int sync(Barrier& barrier, int size, bool flag) {
     const unsigned generation = barrier.generation;
     const int slot = generation % 2;
-    barrier.any[slot] = (barrier.arrived ? barrier.any[slot] : false) || flag;
-    barrier.all[slot] = (barrier.arrived ? barrier.all[slot] : true) && flag;
+    barrier.flags[slot] = (barrier.arrived ? barrier.flags[slot] : 0) + flag;
     if (++barrier.arrived == size) {
       barrier.arrived = 0;
       ++barrier.generation;
@@ -174,7 +173,7 @@ class Device {
       fiber.generation = generation;
       yield();
     }
-    return int{barrier.any[slot]} + 2 * int{barrier.all[slot]};
+    return barrier.flags[slot];
   }
 
   std::vector<std::unique_ptr<Fiber>> fibers_;
@@ -190,10 +189,10 @@ class Device {
 
 inline void __syncthreads() { bppsa::emulator::Device::get().sync_block(false); }
 inline int __syncthreads_or(int flag) {
-  return bppsa::emulator::Device::get().sync_block(flag) & 1;
+  return bppsa::emulator::Device::get().sync_block(flag) > 0;
 }
 inline int __syncthreads_and(int flag) {
-  return bppsa::emulator::Device::get().sync_block(flag) >> 1;
+  return bppsa::emulator::Device::get().sync_block(flag) == static_cast<int>(blockDim.x);
 }
 inline void __syncwarp() { bppsa::emulator::Device::get().sync_warp(); }
 inline float __expf(float x) { return expf(x); }
@@ -252,9 +251,10 @@ class Launcher {
   }
 
   template <typename... Parameters, typename... Arguments>
-  void in_clusters(int, const char* name, void (*)(Parameters...), int64_t, int, size_t,
-                   const Arguments&...) {
-    throw std::runtime_error(std::string(name) + ": clusters are not emulated");
+  void in_clusters(int size, const char* name, void (*kernel)(Parameters...), int64_t tasks,
+                   int threads, size_t shared, const Arguments&... arguments) {
+    if (size > 1) throw std::runtime_error(std::string(name) + ": clusters are not emulated");
+    operator()(name, kernel, tasks, threads, shared, arguments...);
   }
 
   size_t shared_limit = 227 * 1024;

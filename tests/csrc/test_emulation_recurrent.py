@@ -321,6 +321,16 @@ def test_limits_and_order_change_nothing(emulate, cell, how):
 
 
 @each_cell
+def test_scratch_of_a_chunked_scan(emulate, cell):
+    """Samples go in groups whose products fit the limit, or one by one."""
+    one = case(cell, 13, 3, 2, 5)
+    how = {"algorithm": "chunked", "chunk": 3}
+    for limit, groups in ((1 << 30, 1), (1, 3)):
+        launches = emulate(one, **how, scratch_limit=limit).launches
+        assert [launches.count(n) for n in ("compose", "carry", "replay")] == [groups] * 3
+
+
+@each_cell
 def test_launches(emulate, cell):
     def launches(T, **how):
         return emulate(case(cell, T, 1, 1, 3), **how).launches

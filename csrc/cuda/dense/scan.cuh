@@ -1,13 +1,8 @@
 #pragma once
 // The scans of a dense chain: linear, chunked, Blelloch.
 
-#include <algorithm>
-#include <vector>
-
 #include "../../requests/scans.h"
-#include "../../scan/tree.h"
 #include "compose.cuh"
-#include "instances.cuh"
 #include "wide_step.cuh"
 
 namespace bppsa::cuda {
@@ -34,86 +29,43 @@ void scan_linear(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& out
   replay(chain, out, chain.T, 1, Carries<acc_t>{nullptr, chain.B, chain.H}, launch);
 }
 
-// The verbs of a tree over segments (scan/tree.h), each a launch. The products of a level are the
-// steps of a dense chain: the level above composes them in segments of two. Node 0 of a level
-// passes its carry to nobody and needs no product.
+// The phases of a tree (segments.cuh). The products of a level are the steps of a dense chain: the
+// level above composes them in segments of two. The chain's last segment is replayed beside the
+// products.
 template <typename scalar_t>
-class DenseTree {
- public:
-  using acc_t = Acc<scalar_t>;
+struct DensePhases {
+  using Real = Acc<scalar_t>;
+  using Map = Real;
 
-  /// replays_last: the tree ends before the chain's last segment, which is replayed beside the
-  /// products: its carry is u[T], and it hands on that of the tree's last node.
-  DenseTree(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& out, const Tree& tree,
-            const ComposePlan& plan, bool replays_last, Launcher& launch)
-      : chain_(chain),
-        out_(out),
-        tree_(tree),
-        plan_(plan),
-        replays_last_(replays_last),
-        launch_(launch) {
-    const int64_t size = (int64_t{chain.H} + 2) * chain.H, nodes = tree.nodes_below(tree.roots());
-    const auto room = static_cast<int64_t>(launch.scratch_limit / (size * sizeof(acc_t)));
-    parts_ = {tree.roots(), std::clamp<int64_t>(room / nodes, 1, chain.B)};
-    scratch_ = launch.template allocate<acc_t>(size * nodes * parts_.samples);
+  const DenseChain<scalar_t> chain;
+  const Vectors<scalar_t> out;
+  const ComposePlan plan;
+  Launcher& launch;
+  DenseChain<scalar_t> part = chain;  // the samples that are worked on
+  Vectors<scalar_t> part_out = out;
+
+  int64_t map_size() const { return (int64_t{chain.H} + 1) * chain.H; }
+  int carry_size() const { return chain.H; }
+  Products<Real> maps(Real* data, int64_t nodes, int64_t samples) const {
+    return {data, nodes, samples, chain.H};
   }
-
-  void scan() { scan_tree(tree_, parts_, chain_.B, *this); }
-
-  void compose(const TreePart& part) {
-    part_ = chain_.from_sample(part.b);
-    part_.B = part.n;
-    products_.clear(), carries_.clear();
-    acc_t* next = scratch_;
-    for (int64_t level = 0; level < tree_.levels; ++level) {
-      products_.push_back({next, tree_.nodes(level), part.n, chain_.H});
-      next += products_[level].nodes * part.n * products_[level].size();
-      carries_.push_back({next, part.n, chain_.H});
-      next += products_[level].nodes * part.n * chain_.H;
-    }
-    cuda::compose(part_, tree_.segments.span, products_[0], plan_, out_.from_sample(part.b),
-                  replays_last_ ? carries_[0] : none(), launch_);
+  void work_on(int64_t b, int64_t n) {
+    part = chain.from_sample(b), part_out = out.from_sample(b);
+    part.B = n;
   }
-
-  void merge(const TreePart&, int64_t level) {
-    const Vectors<acc_t> no_out{nullptr, 0, 0, 0};
-    cuda::compose(chain_of(products_[level - 1]), 2, products_[level], plan_, no_out, none(),
-                  launch_);
+  void compose(int64_t span, const Products<Real>& products, const Carries<Real>& handoff) {
+    cuda::compose(part, span, products, plan, part_out, handoff, launch);
   }
-
-  void carry_roots(const TreePart&) {
-    const int64_t roots = tree_.roots();
-    if (!replays_last_) return pull(tree_.top(), roots, none());
-    if (roots > 1) pull(0, roots, {carries_[0](roots - 1, 0), part_.B, chain_.H});
+  void merge(const Products<Real>& children, const Products<Real>& parents) {
+    cuda::compose(chain_of(children), 2, parents, plan, Vectors<Real>{}, Carries<Real>{}, launch);
   }
-
-  void carry(const TreePart&, int64_t level) { pull(level, 2, carries_[level + 1]); }
-
-  void replay(const TreePart& part) {
-    cuda::replay(part_, out_.from_sample(part.b), tree_.segments.span, tree_.nodes(0), carries_[0],
-                 launch_);
+  void carry(int64_t span, const Products<Real>& products, int64_t group,
+             const Carries<Real>& incoming, const Carries<Real>& carries) {
+    cuda::carry(part, span, products, group, incoming, carries, launch);
   }
-
- private:
-  Carries<acc_t> none() const { return {nullptr, part_.B, chain_.H}; }
-
-  /// The carries of a level's nodes, in groups.
-  void pull(int64_t level, int64_t group, const Carries<acc_t>& incoming) {
-    cuda::carry(part_, tree_.segments.span << level, products_[level], group, incoming,
-                carries_[level], launch_);
+  void replay(int64_t span, int64_t nodes, const Carries<Real>& carries) {
+    cuda::replay(part, part_out, span, nodes, carries, launch);
   }
-
-  const DenseChain<scalar_t>& chain_;
-  const Vectors<scalar_t>& out_;
-  const Tree tree_;
-  const ComposePlan plan_;
-  const bool replays_last_;
-  Launcher& launch_;
-  TreeParts parts_;
-  acc_t* scratch_;
-  DenseChain<scalar_t> part_;              // the samples that are worked on
-  std::vector<Products<acc_t>> products_;  // of each level
-  std::vector<Carries<acc_t>> carries_;
 };
 
 template <typename scalar_t>
@@ -123,8 +75,8 @@ void scan_chunked(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& ou
   // A chunk of one step has nothing to compose; a panel that does not fit belongs to matrices so
   // large that their products cannot pay.
   if (chunk < 2 || chunk >= chain.T || plan.shared == 0) return scan_linear(chain, out, launch);
-  const Tree tree{{(chain.T - 1) / chunk * chunk, chunk}, 1};
-  DenseTree<scalar_t>(chain, out, tree, plan, true, launch).scan();
+  const Tree tree = Tree::before_last(chain.T, chunk);
+  SegmentTree(DensePhases<scalar_t>{chain, out, plan, launch}, tree, true, chain.B, launch).scan();
 }
 
 template <typename scalar_t>
@@ -132,7 +84,8 @@ void scan_blelloch(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& o
                    Launcher& launch) {
   const ComposePlan plan = plan_compose<Acc<scalar_t>>(chain.H, launch.shared_limit);
   if (levels == 0 || chain.T < 2 || plan.shared == 0) return scan_linear(chain, out, launch);
-  DenseTree<scalar_t>(chain, out, tree_of(chain.T, 2, levels), plan, false, launch).scan();
+  const Tree tree = Tree::of(chain.T, 2, levels);
+  SegmentTree(DensePhases<scalar_t>{chain, out, plan, launch}, tree, false, chain.B, launch).scan();
 }
 
 /// The scan that a request asks for, by a plan.

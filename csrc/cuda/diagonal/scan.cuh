@@ -4,75 +4,42 @@
 #include <algorithm>
 
 #include "../../requests/scans.h"
-#include "../../scan/tree.h"
 #include "kernels.cuh"
 
 namespace bppsa::cuda {
 
-// The verbs of a tree over segments (scan/tree.h), each a launch; a sample is an element.
+// The phases of a tree (segments.cuh); a sample is an element.
 template <class Chain>
-class ElementTree {
- public:
-  using acc_t = typename Chain::acc_t;
+struct ElementPhases {
+  using Real = typename Chain::acc_t;
+  using Map = double;
 
-  ElementTree(const Chain& chain, const Tree& tree, Launcher& launch)
-      : chain_(chain), tree_(tree), part_(chain), launch_(launch) {
-    const int64_t nodes = tree.nodes_below(tree.roots());
-    const int64_t bytes = nodes * (ElementMaps::size(1, 1) * sizeof(double) + sizeof(acc_t));
-    const auto limit = static_cast<int64_t>(launch.scratch_limit);
-    parts_ = {tree.roots(), std::clamp<int64_t>(limit / bytes, 1, chain.count)};
-    maps_ = launch.template allocate<double>(ElementMaps::size(nodes, parts_.samples));
-    carries_ = launch.template allocate<acc_t>(nodes * parts_.samples);
+  Chain chain;  // the elements that are worked on
+  Launcher& launch;
+
+  int64_t map_size() const { return ElementMaps::size(1, 1); }
+  int carry_size() const { return 1; }
+  ElementMaps maps(double* data, int64_t nodes, int64_t elements) const {
+    return {data, nodes, elements};
   }
-
-  void scan() { scan_tree(tree_, parts_, chain_.count, *this); }
-
-  void compose(const TreePart& part) {
-    part_.first = chain_.first + part.b;
-    part_.count = part.n;
-    launch_threads(launch_, "compose elements", compose_elements_kernel<Chain>,
-                   (tree_.nodes(0) - 1) * part.n, part_, tree_.segments.span, maps(0));
+  void work_on(int64_t first, int64_t count) { chain.first = first, chain.count = count; }
+  void compose(int64_t span, const ElementMaps& maps, const Carries<Real>&) {
+    launch_threads(launch, "compose elements", compose_elements_kernel<Chain>,
+                   (maps.nodes - 1) * maps.count, chain, span, maps);
   }
-
-  void merge(const TreePart& part, int64_t level) {
-    launch_threads(launch_, "merge elements", merge_elements_kernel,
-                   (tree_.nodes(level) - 1) * part.n, maps(level - 1), maps(level));
+  void merge(const ElementMaps& children, const ElementMaps& parents) {
+    launch_threads(launch, "merge elements", merge_elements_kernel,
+                   (parents.nodes - 1) * parents.count, children, parents);
   }
-
-  void carry_roots(const TreePart&) { pull(tree_.top(), tree_.roots(), nullptr); }
-
-  void carry(const TreePart&, int64_t level) { pull(level, 2, carries(level + 1)); }
-
-  void replay(const TreePart&) {
-    replay_elements(part_, tree_.segments.span, tree_.nodes(0), carries(0), launch_);
+  void carry(int64_t span, const ElementMaps& maps, int64_t group, const Carries<Real>& incoming,
+             const Carries<Real>& carries) {
+    launch_threads(launch, "carry elements", carry_elements_kernel<Chain>,
+                   ceil_div(maps.nodes, group) * maps.count, chain, span, maps, group,
+                   incoming.data, carries.data);
   }
-
- private:
-  /// Nodes of all levels below.
-  int64_t before(int64_t level) const {
-    int64_t nodes = 0;
-    for (int64_t below = 0; below < level; ++below) nodes += tree_.nodes(below);
-    return nodes;
+  void replay(int64_t span, int64_t nodes, const Carries<Real>& carries) {
+    replay_elements(chain, span, nodes, carries.data, launch);
   }
-  ElementMaps maps(int64_t level) const {
-    return {maps_ + ElementMaps::size(before(level), part_.count), tree_.nodes(level), part_.count};
-  }
-  acc_t* carries(int64_t level) const { return carries_ + before(level) * part_.count; }
-
-  /// The carries of a level's nodes, in groups.
-  void pull(int64_t level, int64_t group, const acc_t* incoming) {
-    launch_threads(launch_, "carry elements", carry_elements_kernel<Chain>,
-                   ceil_div(tree_.nodes(level), group) * part_.count, part_,
-                   tree_.segments.span << level, maps(level), group, incoming, carries(level));
-  }
-
-  const Chain& chain_;
-  const Tree tree_;
-  Chain part_;  // the elements that are worked on
-  Launcher& launch_;
-  TreeParts parts_;
-  double* maps_;
-  acc_t* carries_;
 };
 
 /// The scan that a request asks for, by a plan.
@@ -91,11 +58,14 @@ void scan_diagonal(const DiagonalScanRequest& request, const Plan& plan, Launche
                                       H,
                                       0,
                                       count};
-  if (plan.algorithm == Algorithm::chunked && plan.chunk < T) {
-    return ElementTree(chain, tree_of(T, plan.chunk, 1), launch).scan();
-  }
+  const auto tree = [&](int64_t span, int64_t levels) {
+    SegmentTree(ElementPhases<DiagonalChain<scalar_t>>{chain, launch}, Tree::of(T, span, levels),
+                false, count, launch)
+        .scan();
+  };
+  if (plan.algorithm == Algorithm::chunked && plan.chunk < T) return tree(plan.chunk, 1);
   if (plan.algorithm == Algorithm::blelloch && plan.levels > 0 && T > 2) {
-    return ElementTree(chain, tree_of(T, 2, plan.levels), launch).scan();
+    return tree(2, plan.levels);
   }
   replay_elements(chain, std::max<int64_t>(T, 1), 1, static_cast<const Acc<scalar_t>*>(nullptr),
                   launch);

@@ -85,6 +85,13 @@ __global__ void __launch_bounds__(64)
       now[e] = e < N ? carries(chunks - 2, b)[e] : Real(0);
       next[e] = 0;
     }
+    const auto step_down = [&](int64_t& k, Real g) {
+      if (owns) carries(k - 1, b)[r] = g;
+      Real* const before = now;
+      now = next;
+      next = before;
+      --k;
+    };
     // Rounds over the ring, until a product is not trusted. Then its chunk is walked, and the ring
     // is filled again behind it. (The walk inside the rounds would be compiled once a slot.)
     for (int64_t k = chunks - 2; k >= 1;) {
@@ -108,11 +115,7 @@ __global__ void __launch_bounds__(64)
           if (owns) next[r] = y;
           walks = !trusted(y, peak, now[r]);
           if (walks) break;
-          if (owns) carries(k - 1, b)[r] = y;
-          Real* const before = now;
-          now = next;
-          next = before;
-          --k;
+          step_down(k, y);
         }
       }
       if (!walks) break;
@@ -121,18 +124,14 @@ __global__ void __launch_bounds__(64)
       Real g[1][S];
 #pragma unroll
       for (int s = 0; s < S; ++s) g[0][s] = now[s * H + unit];
-      walk_back<Cell, CarryShape, false>(view, weights, b, Segments{view.T, span}.hi(k), k * span,
-                                         g, panes);
+      // (The chain's last chunk is not among these: they are all whole.)
+      walk_back<Cell, CarryShape, false>(view, weights, b, (k + 1) * span, k * span, g, panes);
       if (static_cast<int>(threadIdx.x) < H) {
 #pragma unroll
         for (int s = 0; s < S; ++s) next[s * H + unit] = g[0][s];
       }
       __syncthreads();
-      if (owns) carries(k - 1, b)[r] = next[r];
-      Real* const before = now;
-      now = next;
-      next = before;
-      --k;
+      step_down(k, next[r]);
     }
     __syncthreads();  // the next sample reuses the shared memory
   }

@@ -2,6 +2,8 @@
 // A cell's formula (cells/cell.h) as a thread of CUDA uses it: for one unit of one sample, with
 // what the forward leaves on the tape and the backward reads of it.
 
+#include <type_traits>
+
 #include "../../cells/formulas.h"
 #include "../math.cuh"
 #include "shape.cuh"
@@ -10,75 +12,29 @@
 namespace bppsa::cuda {
 
 // What the backward reads at a place: of a cell that keeps nothing its output; of others the slots,
-// with one state h before the step, with two c after and before it.
-template <typename Real, bool kKeeps, bool kHasC>
-struct Raw {
-  Real output;
-
-  BPPSA_DEVICE static Raw read(const Tape<Real>& tape, int unit, bool, int64_t) {
-    return {tape.output[unit]};
-  }
-  BPPSA_DEVICE static void read_pack(const Tape<Real>& tape, int unit, int64_t,
-                                     Raw (&raw)[kVec<Real>]) {
-    const Pack<Real> h = *reinterpret_cast<const Pack<Real>*>(tape.output + unit);
-#pragma unroll
-    for (int e = 0; e < kVec<Real>; ++e) raw[e] = {h.e[e]};
-  }
-  template <class Formula>
-  BPPSA_DEVICE auto factors() const {
-    const Real none[Formula::kSlots] = {};
-    return Formula::template factors<ScalarMath<Real>>(none, output, Real(0));
-  }
-};
-
+// with one state h before the step, with two c before and after it.
 template <typename Real>
-struct Raw<Real, true, false> {
+struct OutputRead {
+  Real output;
+};
+template <typename Real>
+struct SlotsRead {
   Quad<Real> kept;
   Real before;
-
-  BPPSA_DEVICE static Raw read(const Tape<Real>& tape, int unit, bool start, int64_t before) {
-    return {tape.gates[unit], Tape<Real>::previous(tape.output, tape.h0, start, unit, before)};
-  }
-  BPPSA_DEVICE static void read_pack(const Tape<Real>& tape, int unit, int64_t before,
-                                     Raw (&raw)[kVec<Real>]) {
-    const Pack<Real> h = *reinterpret_cast<const Pack<Real>*>(tape.output + before);
-#pragma unroll
-    for (int e = 0; e < kVec<Real>; ++e) raw[e] = {tape.gates[unit + e], h.e[e]};
-  }
-  template <class Formula>
-  BPPSA_DEVICE auto factors() const {
-    return Formula::template factors<ScalarMath<Real>>(kept.e, Real(0), before);
-  }
 };
-
 template <typename Real>
-struct Raw<Real, true, true> {
+struct SlotsAndCRead {
   Quad<Real> kept;
   Real c, before;
-
-  BPPSA_DEVICE static Raw read(const Tape<Real>& tape, int unit, bool start, int64_t before) {
-    return {tape.gates[unit], tape.c[unit],
-            Tape<Real>::previous(tape.c, tape.c0, start, unit, before)};
-  }
-  BPPSA_DEVICE static void read_pack(const Tape<Real>& tape, int unit, int64_t before,
-                                     Raw (&raw)[kVec<Real>]) {
-    const Pack<Real> c = *reinterpret_cast<const Pack<Real>*>(tape.c + unit);
-    const Pack<Real> old = *reinterpret_cast<const Pack<Real>*>(tape.c + before);
-#pragma unroll
-    for (int e = 0; e < kVec<Real>; ++e) raw[e] = {tape.gates[unit + e], c.e[e], old.e[e]};
-  }
-  template <class Formula>
-  BPPSA_DEVICE auto factors() const {
-    return Formula::template factors<ScalarMath<Real>>(kept.e, tanh_of(c), before);
-  }
 };
 
 template <class Formula_, typename Real>
 struct Cell : Formula_ {
   using Formula = Formula_;
   using scalar_t = Real;
-  using Raw = cuda::Raw<Real, (Formula::kKept > 0), Formula::kStates == 2>;
-  static constexpr bool kKeeps = Formula::kKept > 0;
+  static constexpr bool kKeeps = Formula::kKept > 0, kHasC = Formula::kStates == 2;
+  using Raw = std::conditional_t<kHasC, SlotsAndCRead<Real>,
+                                 std::conditional_t<kKeeps, SlotsRead<Real>, OutputRead<Real>>>;
   static_assert(!kKeeps || Formula::kSlots == 4, "a place of the tape has four numbers");
 
   /// The gate whose weights a slot takes from x and from h; -1: none.
@@ -125,8 +81,49 @@ struct Cell : Formula_ {
     return after;
   }
 
+  /// What the backward needs of `unit`, whose place before the step is `before`; start: the first
+  /// step of the chain.
+  BPPSA_DEVICE static Raw read(const Tape<Real>& tape, int unit, bool start, int64_t before) {
+    if constexpr (!kKeeps) {
+      return {tape.output[unit]};
+    } else if constexpr (!kHasC) {
+      return {tape.gates[unit], Tape<Real>::previous(tape.output, tape.h0, start, unit, before)};
+    } else {
+      return {tape.gates[unit], tape.c[unit],
+              Tape<Real>::previous(tape.c, tape.c0, start, unit, before)};
+    }
+  }
+  /// The same of kVec units side by side, in pieces of 16 bytes; not at the first step.
+  BPPSA_DEVICE static void read_pack(const Tape<Real>& tape, int unit, int64_t before,
+                                     Raw (&raw)[kVec<Real>]) {
+    const auto pack = [](const Real* at) { return *reinterpret_cast<const Pack<Real>*>(at); };
+    if constexpr (!kKeeps) {
+      const Pack<Real> h = pack(tape.output + unit);
+#pragma unroll
+      for (int e = 0; e < kVec<Real>; ++e) raw[e] = {h.e[e]};
+    } else if constexpr (!kHasC) {
+      const Pack<Real> h = pack(tape.output + before);
+#pragma unroll
+      for (int e = 0; e < kVec<Real>; ++e) raw[e] = {tape.gates[unit + e], h.e[e]};
+    } else {
+      const Pack<Real> c = pack(tape.c + unit), old = pack(tape.c + before);
+#pragma unroll
+      for (int e = 0; e < kVec<Real>; ++e) raw[e] = {tape.gates[unit + e], c.e[e], old.e[e]};
+    }
+  }
+
   /// All of the backward that can be computed without the gradient.
-  BPPSA_DEVICE static auto factors(const Raw& raw) { return raw.template factors<Formula>(); }
+  BPPSA_DEVICE static auto factors(const Raw& raw) {
+    using Math = ScalarMath<Real>;
+    if constexpr (!kKeeps) {
+      const Real none[Formula::kSlots] = {};
+      return Formula::template factors<Math>(none, raw.output, Real(0));
+    } else if constexpr (!kHasC) {
+      return Formula::template factors<Math>(raw.kept.e, Real(0), raw.before);
+    } else {
+      return Formula::template factors<Math>(raw.kept.e, tanh_of(raw.c), raw.before);
+    }
+  }
 
   /// From the gradient of the state: the gradients of the sums, and what passes the weights by.
   template <class Factors>

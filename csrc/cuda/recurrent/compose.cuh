@@ -26,12 +26,12 @@ template <class Cell, bool kExact, typename Real = typename Cell::scalar_t>
 BPPSA_DEVICE void read_units(const BackwardView<Real>& view, const Feed<Cell>& feed, int j0,
                              typename Cell::Raw (&raw)[kVec<Real>]) {
   if constexpr (kExact) {
-    Cell::Raw::read_pack(feed.tape, j0, j0 - feed.row_step, raw);
+    Cell::read_pack(feed.tape, j0, j0 - feed.row_step, raw);
   } else {
 #pragma unroll
     for (int e = 0; e < kVec<Real>; ++e) {
       const int unit = smaller(j0 + e, view.H - 1);
-      raw[e] = Cell::Raw::read(feed.tape, unit, false, unit - feed.row_step);
+      raw[e] = Cell::read(feed.tape, unit, false, unit - feed.row_step);
     }
   }
 }

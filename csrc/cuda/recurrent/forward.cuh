@@ -135,23 +135,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
       if (Cell::kStates == 2 && c) c += row_step;
       sync_units<Shape>();
     };
-    // Rounds of kAhead steps, unrolled, so that every slot of the ring is a fixed set of registers;
-    // as long as all that a round fetches is inside, nothing is tested.
-    int left = static_cast<int>(view.T);
-    if constexpr (Shape::kUntested) {
-      for (; left >= 2 * kAhead; left -= kAhead) {
-#pragma unroll
-        for (int slot = 0; slot < kAhead; ++slot) step(true, slot);
-      }
-    }
-    while (left > 0) {
-#pragma unroll
-      for (int slot = 0; slot < kAhead; ++slot) {
-        if (left == 0) break;
-        step(false, slot);
-        --left;
-      }
-    }
+    in_rounds<Shape>(static_cast<int>(view.T), 2 * kAhead, step);
 #pragma unroll 1
     for (int p = 0; p < kPasses; ++p) {
       if (p >= passes || !exists[p] || !writes_unit<Shape>()) continue;
@@ -162,40 +146,14 @@ __global__ void __launch_bounds__(Shape::kThreads)
   }
 }
 
-// Large states take their input as a product in any case: that is fewer kernels to compile.
-template <class Shape>
-constexpr bool kTakesScalars = Shape::kPasses == 1;
-
-template <class Cell>
-bool takes_scalars(int H, const Launcher& launch) {
-  bool takes = false;
-  with_unit_shape<typename Cell::scalar_t, Cell::kGates, false>(
-      H, launch, [&](auto shape) { takes = kTakesScalars<decltype(shape)>; });
-  return takes;
-}
-
 template <class Cell, class Shape, bool kScalarInput>
 void walk_forward_in(const ForwardView<typename Cell::scalar_t>& view, Launcher& launch) {
   using Real = typename Cell::scalar_t;
   if constexpr (kUsed<Cell::kGates, Shape>) {
-    const size_t vectors = 2 * padded<Real, Shape>(view.H) * sizeof(Real);
-    const int staged =
-        staged_pieces<Real, Cell::kGates, Shape>(view.H, vectors, launch.shared_limit);
-    launch_units<Shape>(launch, "forward", recurrent_forward_kernel<Cell, Shape, kScalarInput>,
-                        view.B, unit_threads<Shape>(view.H),
-                        vectors + staged_bytes<Real, Cell::kGates, Shape>(view.H, staged), view,
-                        staged);
+    launch_units<Real, Cell::kGates, Shape>(launch, "forward",
+                                            recurrent_forward_kernel<Cell, Shape, kScalarInput>,
+                                            view.B, view.H, 2, view);
   }
-}
-
-template <class Cell, bool kScalarInput>
-void walk_forward(const ForwardView<typename Cell::scalar_t>& view, Launcher& launch) {
-  with_unit_shape<typename Cell::scalar_t, Cell::kGates, false>(view.H, launch, [&](auto shape) {
-    using Shape = decltype(shape);
-    if constexpr (!kScalarInput || kTakesScalars<Shape>) {
-      walk_forward_in<Cell, Shape, kScalarInput>(view, launch);
-    }
-  });
 }
 
 }  // namespace bppsa::cuda

@@ -1,12 +1,11 @@
 #pragma once
 // C[m][n] = Σ_k A(k, m) B(k, n) in IEEE arithmetic, whatever torch's TF32 setting is, with the sum
-// over k cut into `splits` parts where m and n alone make too few blocks: each part is handed to
-// the store with its number, and adding them up is the store's reader's affair (no atomics: the
-// same bits every time).
+// over k cut into `splits` parts where m and n alone make too few blocks: the parts lie one after
+// the other, (splits, M, N), and adding them up is the reader's affair (no atomics: the same bits
+// every time).
 //
-// A, B and the store are plain structs:
+// A and B are plain structs:
 //   Real operator()(int64_t k, int64_t m) const;   static constexpr bool kAlongK: k is contiguous
-//   void operator()(int split, int64_t m, int64_t n, Real value) const
 //
 // A block makes a tile of kSide x kSide results, a thread 4 x 4 of them.
 
@@ -45,9 +44,20 @@ struct GemmStage {
   }
 };
 
-template <typename Real, int kSide, class A, class B, class Store>
+// kInParts: the sum may be cut. (Known to the compiler: a fifth of the registers.)
+template <typename Real, bool kInParts>
+struct Result {
+  Real* data;
+  int64_t M, N;
+  BPPSA_DEVICE void operator()(int64_t split, int64_t m, int64_t n, Real value) const {
+    data[((kInParts ? split * M : 0) + m) * N + n] = value;
+  }
+};
+
+template <typename Real, bool kInParts, int kSide, class A, class B>
 __global__ void __launch_bounds__((kSide / kGemmEach) * (kSide / kGemmEach))
-    gemm_kernel(A a, B b, Store store, int64_t M, int64_t N, int64_t K, int64_t splits) {
+    gemm_kernel(A a, B b, int64_t M, int64_t N, int64_t K, Result<Real, kInParts> to,
+                int64_t splits) {
   using StageA = GemmStage<Real, kSide, A>;
   using StageB = GemmStage<Real, kSide, B>;
   constexpr int kAcross = kSide / kGemmEach;
@@ -86,20 +96,12 @@ __global__ void __launch_bounds__((kSide / kGemmEach) * (kSide / kGemmEach))
     for (int i = 0; i < kGemmEach; ++i) {
 #pragma unroll
       for (int j = 0; j < kGemmEach; ++j) {
-        if (m0 + row + i < M && n0 + column + j < N) {
-          store(split, m0 + row + i, n0 + column + j, sum[i][j]);
-        }
+        const int64_t m = m0 + row + i, n = n0 + column + j;
+        if (m < M && n < N) to(split, m, n, sum[i][j]);
       }
     }
     __syncthreads();  // the next task reuses the shared memory
   }
-}
-
-/// How many parts of at least `least` steps the sum is cut into, to give the device `blocks`
-/// blocks.
-inline int64_t gemm_splits(int64_t tiles, int64_t K, int64_t least, int64_t blocks) {
-  const int64_t wanted = ceil_div(blocks, tiles), most = ceil_div(K, least);
-  return wanted < most ? wanted : most;
 }
 
 constexpr int kSmallSide = 32, kLargeSide = 64;
@@ -113,14 +115,21 @@ inline int64_t gemm_tiles(int64_t M, int64_t N) {
   return ceil_div(M, side) * ceil_div(N, side);
 }
 
-template <typename Real, class A, class B, class Store>
-void gemm(const A& a, const B& b, const Store& store, int64_t M, int64_t N, int64_t K,
-          int64_t splits, Launcher& launch) {
+/// Into how many parts the sum over K steps is cut, to give the device blocks enough: each is worth
+/// it from 64 steps on.
+inline int64_t gemm_splits(int64_t M, int64_t N, int64_t K, const Launcher& launch) {
+  const int64_t wanted = ceil_div(int64_t{8} * launch.processors, gemm_tiles(M, N));
+  return smaller(wanted, ceil_div<int64_t>(K, 64));
+}
+
+template <bool kInParts = false, typename Real, class A, class B>
+void gemm(const A& a, const B& b, int64_t M, int64_t N, int64_t K, Real* to, Launcher& launch,
+          int64_t splits = 1) {
   const auto with = [&](auto side) {
     constexpr int kSide = decltype(side)::value;
-    launch("gemm", gemm_kernel<Real, kSide, A, B, Store>, gemm_tiles(M, N) * splits,
+    launch("gemm", gemm_kernel<Real, kInParts, kSide, A, B>, gemm_tiles(M, N) * splits,
            (kSide / kGemmEach) * (kSide / kGemmEach), 2 * kGemmDepth * (kSide + 4) * sizeof(Real),
-           a, b, store, M, N, K, splits);
+           a, b, M, N, K, Result<Real, kInParts>{to, M, N}, splits);
   };
   gemm_side(M, N) == kSmallSide ? with(std::integral_constant<int, kSmallSide>{})
                                 : with(std::integral_constant<int, kLargeSide>{});

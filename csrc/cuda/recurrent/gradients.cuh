@@ -32,12 +32,12 @@ constexpr int kSumThreads = 256;
 // Adds the parts up, 32 numbers a block; warp w takes parts w, w + 8, … .
 template <class Cell>
 __global__ void __launch_bounds__(kSumThreads)
-    sum_partials_kernel(Partials<typename Cell::scalar_t> partials, int64_t splits, int H, int I,
+    sum_partials_kernel(const typename Cell::scalar_t* partials, int64_t splits, int H, int I,
                         ParameterGradients<typename Cell::scalar_t> to) {
   using Real = typename Cell::scalar_t;
   constexpr int kWarps = kSumThreads / 32;
   Real* const sums = reinterpret_cast<Real*>(shared_memory());
-  const int64_t count = partials.M * partials.N;
+  const int64_t N = H + I + 1, count = Cell::kRows * H * N;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int64_t task = blockIdx.x; task < ceil_div<int64_t>(count, 32); task += gridDim.x) {
     const int64_t e = task * 32 + lane;
@@ -45,14 +45,14 @@ __global__ void __launch_bounds__(kSumThreads)
     if (e < count) {
 #pragma unroll 8
       for (int64_t split = warp; split < splits; split += kWarps) {
-        sum += partials.data[split * count + e];
+        sum += partials[split * count + e];
       }
     }
     sums[threadIdx.x] = sum;
     __syncthreads();
     if (warp == 0 && e < count) {
       for (int w = 1; w < kWarps; ++w) sum += sums[w * 32 + lane];
-      const int m = static_cast<int>(e / partials.N), n = static_cast<int>(e % partials.N);
+      const int m = static_cast<int>(e / N), n = static_cast<int>(e % N);
       const int ih = input_row<Cell>(m, H), hh = recurrent_row<Cell>(m, H);
       if (n < H) {
         if (to.w_hh && hh >= 0) to.w_hh[int64_t{hh} * H + n] = sum;
@@ -73,12 +73,11 @@ void parameter_gradients(const BackwardView<typename Cell::scalar_t>& view,
                          const ParameterGradients<typename Cell::scalar_t>& to, Launcher& launch) {
   using Real = typename Cell::scalar_t;
   const int64_t rows = view.T * view.B, M = int64_t{Cell::kRows} * view.H, N = view.H + I + 1;
-  const int64_t splits = gemm_splits(gemm_tiles(M, N), rows, 64, int64_t{8} * launch.processors);
-  const Partials<Real> partials{launch.template allocate<Real>(splits * M * N), M, N};
-  gemm<Real>(
-      GateRows<Real>{view.rows, M},
-      StepInputs<Real>{view.tape.output, view.tape.h0, x, rows, view.B, view.H, I, view.reverse},
-      partials, M, N, rows, splits, launch);
+  const int64_t splits = gemm_splits(M, N, rows, launch);
+  Real* const partials = launch.template allocate<Real>(splits * M * N);
+  gemm<true>(along_columns<Real>(view.rows, M),
+             AlongColumns<StepInputs<Real>>{step_inputs(view, x, I)}, M, N, rows, partials, launch,
+             splits);
   launch("sum partials", sum_partials_kernel<Cell>, ceil_div<int64_t>(M * N, 32), kSumThreads,
          kSumThreads * sizeof(Real), partials, splits, view.H, I, to);
 }
@@ -86,11 +85,10 @@ void parameter_gradients(const BackwardView<typename Cell::scalar_t>& view,
 template <class Cell>
 struct InputWeights {  // w_ih by row of D
   using Real = typename Cell::scalar_t;
-  static constexpr bool kAlongK = false;
   const Real* data;
   int H, I;
-  BPPSA_DEVICE Real operator()(int64_t k, int64_t n) const {
-    return data[int64_t{input_row<Cell>(static_cast<int>(k), H)} * I + n];
+  BPPSA_DEVICE Real operator()(int64_t row, int64_t n) const {
+    return data[int64_t{input_row<Cell>(static_cast<int>(row), H)} * I + n];
   }
 };
 
@@ -100,9 +98,9 @@ void input_gradient(const BackwardView<typename Cell::scalar_t>& view,
                     const typename Cell::scalar_t* w_ih, int I, typename Cell::scalar_t* grad_x,
                     Launcher& launch) {
   using Real = typename Cell::scalar_t;
-  gemm<Real>(RowsAlongK<Real>{view.rows, int64_t{Cell::kRows} * view.H},
-             InputWeights<Cell>{w_ih, view.H, I}, RowMajor<Real>{grad_x, I}, view.T * view.B, I,
-             int64_t{Cell::kGates} * view.H, 1, launch);
+  gemm(along_rows<Real>(view.rows, int64_t{Cell::kRows} * view.H),
+       AlongColumns<InputWeights<Cell>>{{w_ih, view.H, I}}, view.T * view.B, I,
+       int64_t{Cell::kGates} * view.H, grad_x, launch);
 }
 
 }  // namespace bppsa::cuda

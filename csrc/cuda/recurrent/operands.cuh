@@ -1,5 +1,5 @@
 #pragma once
-// Operands and results of the products over all steps (gemm.cuh).
+// Matrices that are multiplied over all steps (gemm.cuh), and which way they are summed.
 
 #include "gemm.cuh"
 #include "views.cuh"
@@ -7,70 +7,60 @@
 namespace bppsa::cuda {
 
 template <typename Real>
-struct GateRows {  // D as the left operand, summed over its rows
-  static constexpr bool kAlongK = false;
+struct RowMajor {
   const Real* data;
   int64_t pitch;
-  BPPSA_DEVICE Real operator()(int64_t k, int64_t m) const { return data[k * pitch + m]; }
+  BPPSA_DEVICE Real operator()(int64_t row, int64_t column) const {
+    return data[row * pitch + column];
+  }
 };
 
 template <typename Real>
-struct StepInputs {  // [h_{t-1} | x_t | 1]
-  static constexpr bool kAlongK = false;
+struct StepInputs {  // [h_{t-1} | x_t | 1], a row for each step and sample
   const Real *output, *h0;
   Inputs<Real> x;
-  int64_t rows, B;  // rows = T * B
+  int64_t rows;  // T * B
   int H, I;
   bool reverse;
 
-  BPPSA_DEVICE Real operator()(int64_t k, int64_t n) const {
+  BPPSA_DEVICE Real operator()(int64_t row, int64_t n) const {
     if (n < H) {
-      const int64_t before = reverse ? k + B : k - B;
+      const int64_t before = reverse ? row + x.B : row - x.B;
       if (before >= 0 && before < rows) return output[before * H + n];
-      return h0 ? h0[(reverse ? before - rows : k) * H + n] : Real(0);
+      return h0 ? h0[(reverse ? before - rows : row) * H + n] : Real(0);
     }
-    return n < H + I ? x(k, n - H) : Real(1);
+    return n < H + I ? x(row, n - H) : Real(1);
   }
 };
 
 template <typename Real>
-struct RowsAlongK {  // the left operand of a product over the numbers of a row
+StepInputs<Real> step_inputs(const BackwardView<Real>& view, const Inputs<Real>& x, int I) {
+  return {view.tape.output, view.tape.h0, x, view.T * view.B, view.H, I, view.reverse};
+}
+
+// An operand whose sums run along the rows of a matrix: of C = M Nᵀ both, of C = M N the left one.
+template <class Matrix>
+struct AlongRows {
   static constexpr bool kAlongK = true;
-  const Real* data;
-  int64_t pitch;
-  BPPSA_DEVICE Real operator()(int64_t k, int64_t m) const { return data[m * pitch + k]; }
+  Matrix matrix;
+  BPPSA_DEVICE auto operator()(int64_t k, int64_t m) const { return matrix(m, k); }
+};
+
+// One whose sums run along the columns.
+template <class Matrix>
+struct AlongColumns {
+  static constexpr bool kAlongK = false;
+  Matrix matrix;
+  BPPSA_DEVICE auto operator()(int64_t k, int64_t m) const { return matrix(k, m); }
 };
 
 template <typename Real>
-struct InputsAlongK {
-  static constexpr bool kAlongK = true;
-  Inputs<Real> x;
-  BPPSA_DEVICE Real operator()(int64_t k, int64_t m) const { return x(m, k); }
-};
-
+AlongRows<RowMajor<Real>> along_rows(const Real* data, int64_t pitch) {
+  return {{data, pitch}};
+}
 template <typename Real>
-struct StepInputsAlongK {  // [h_{t-1} | x_t] of a row
-  static constexpr bool kAlongK = true;
-  StepInputs<Real> inputs;
-  BPPSA_DEVICE Real operator()(int64_t k, int64_t m) const { return inputs(m, k); }
-};
-
-template <typename Real>
-struct Partials {
-  Real* data;
-  int64_t M, N;
-  BPPSA_DEVICE void operator()(int64_t split, int64_t m, int64_t n, Real value) const {
-    data[(split * M + m) * N + n] = value;
-  }
-};
-
-template <typename Real>
-struct RowMajor {
-  Real* data;
-  int64_t pitch;
-  BPPSA_DEVICE void operator()(int64_t, int64_t m, int64_t n, Real value) const {
-    data[m * pitch + n] = value;
-  }
-};
+AlongColumns<RowMajor<Real>> along_columns(const Real* data, int64_t pitch) {
+  return {{data, pitch}};
+}
 
 }  // namespace bppsa::cuda

@@ -1,90 +1,94 @@
 #pragma once
-// A layer's forward and backward: which input side, which scan, and what comes before and after it.
+// A layer's forward and backward without a projection: which input side, and what comes before and
+// after the scan.
 
-#include "carry.cuh"
 #include "forward.cuh"
 #include "gradients.cuh"
 #include "recompute.cuh"
-#include "written.cuh"
+#include "scan.cuh"
 
 namespace bppsa::cuda {
 
-/// The input's part of all steps, (T, B, kGates * H), as the input side of `view`.
-template <class Cell>
-typename Cell::scalar_t* project_inputs(ForwardView<typename Cell::scalar_t>& view,
-                                        const Inputs<typename Cell::scalar_t>& x, int64_t I,
-                                        Launcher& launch) {
-  using Real = typename Cell::scalar_t;
+/// to = onto (null: nothing) and all parts, `count` numbers each, added up; `to` may be `onto`.
+template <typename Real>
+__global__ void __launch_bounds__(kThreadsOfBlock)
+    add_parts_kernel(const Real* parts, int64_t splits, int64_t count, const Real* onto, Real* to) {
+  for_each_thread(count, [&](int64_t e) {
+    Real sum = onto ? onto[e] : Real(0);
+    for (int64_t split = 0; split < splits; ++split) sum += parts[split * count + e];
+    to[e] = sum;
+  });
+}
+
+template <typename Real>
+void add_parts(const Real* parts, int64_t splits, int64_t count, const Real* onto, Real* to,
+               Launcher& launch) {
+  launch_threads(launch, "add parts", add_parts_kernel<Real>, count, parts, splits, count, onto,
+                 to);
+}
+
+/// The input's part of all steps, (T, B, kGates * H), as the input side of `view`; `first` (null:
+/// nothing), of one step, is added to that of the chain's first one.
+template <class Cell, typename Real = typename Cell::scalar_t>
+void multiply_inputs(const Inputs<Real>& x, int64_t I, const Real* first, ForwardView<Real>& view,
+                     Launcher& launch) {
   const int64_t rows = int64_t{Cell::kGates} * view.H;
-  Real* const projected = launch.template allocate<Real>(view.T * view.B * rows);
-  gemm<Real>(InputsAlongK<Real>{x}, RowsAlongK<Real>{view.w_ih, I}, RowMajor<Real>{projected, rows},
-             view.T * view.B, rows, I, 1, launch);
-  view.input = projected;
+  Real* const products = launch.template allocate<Real>(view.T * view.B * rows);
+  gemm(AlongRows<Inputs<Real>>{x}, along_rows(view.w_ih, I), view.T * view.B, rows, I, products,
+       launch);
+  view.input = products;
   view.input_step = view.B * rows;
   view.input_sample = rows;
-  return projected;
+  Real* const start = products + (view.reverse ? view.T - 1 : 0) * view.B * rows;
+  if (first) add_parts(first, 1, view.B * rows, start, start, launch);
 }
 
-template <class Cell>
-void plain_forward(const ForwardLayer<typename Cell::scalar_t>& layer, Launcher& launch) {
-  ForwardView<typename Cell::scalar_t> view = layer.view;
-  if (layer.I == 1 && takes_scalars<Cell>(view.H, launch)) {
-    view.input = layer.x.data;
-    view.input_step = layer.x.step;
-    view.input_sample = layer.x.sample;
-    return walk_forward<Cell, true>(view, launch);
-  }
-  project_inputs<Cell>(view, layer.x, layer.I, launch);
-  walk_forward<Cell, false>(view, launch);
+template <class Cell, typename Real = typename Cell::scalar_t>
+void plain_forward(const RecurrentForwardRequest& request, Real* h_n, Launcher& launch,
+                   const Real* first = nullptr) {
+  ForwardView<Real> view = forward_view<Cell>(request, h_n);
+  const Inputs<Real> x = inputs_of<Real>(request);
+  with_unit_shape<Real, Cell::kGates, false>(view.H, launch, [&](auto shape) {
+    using Shape = decltype(shape);
+    // Large states take their input as a product in any case: that is fewer kernels to compile.
+    if constexpr (Shape::kPasses == 1) {
+      if (request.I == 1 && !first) {
+        view.input = x.data, view.input_step = x.step, view.input_sample = x.sample;
+        return walk_forward_in<Cell, Shape, true>(view, launch);
+      }
+    }
+    multiply_inputs<Cell>(x, request.I, first, view, launch);
+    walk_forward_in<Cell, Shape, false>(view, launch);
+  });
 }
 
-/// The scan: gate gradients and gradients of the initial state.
-template <class Cell>
-void scan_recurrent(const BackwardView<typename Cell::scalar_t>& view, const Plan& plan,
+/// The scan, the gates before it where the forward kept none, and all that follows it. `rows`: for
+/// the gate gradients (T, B, kRows, H).
+template <class Cell, typename Real = typename Cell::scalar_t>
+void plain_backward(const RecurrentBackwardRequest& request, const Plan& plan, Real* rows,
                     Launcher& launch) {
-  using Real = typename Cell::scalar_t;
-  if (plan.algorithm == Algorithm::blelloch && plan.levels > 0 && view.T > 1) {
-    return scan_written<Cell>(view, plan.levels, launch);
-  }
-  const int N = Cell::kStates * view.H;
-  const int64_t chunk = plan.chunk;
-  // Of larger states the products never pay: such a chunked scan is a linear one.
-  const bool chunked = plan.algorithm == Algorithm::chunked && chunk >= 2 && chunk < view.T &&
-                       view.H <= kMostComposedH;
-  if (!chunked) return replay_recurrent<Cell>(view, view.T, 1, {nullptr, view.B, N}, launch);
-  const int64_t chunks = ceil_div(view.T, chunk);
-  const int64_t product = (chunks - 1) * view.B * N * (N + 1);
-  Real* const scratch = launch.template allocate<Real>(product + (chunks - 1) * view.B * N);
-  const Products<Real> products{scratch, chunks - 1, view.B, N};
-  const Carries<Real> carries{scratch + product, view.B, N};
-  compose_recurrent<Cell>(view, chunk, chunks, products, carries, launch);
-  if (chunks > 2) carry_recurrent<Cell>(view, chunk, chunks, products, carries, launch);
-  replay_recurrent<Cell>(view, chunk, chunks, carries, launch);
-}
-
-/// The scan, the gates before it where the forward kept none, and all that follows it.
-template <class Cell>
-void plain_backward(const BackwardLayer<typename Cell::scalar_t>& layer, Launcher& launch) {
-  using Real = typename Cell::scalar_t;
-  BackwardView<Real> view = layer.view;
-  const int64_t places = view.T * view.B * view.H;
+  BackwardView<Real> view = backward_view<Cell>(request, rows);
+  const Inputs<Real> x = inputs_of<Real>(request);
+  const int I = static_cast<int>(request.I);
   if constexpr (Cell::kKeeps) {
     if (!view.tape.gates && view.B > 0) {
       // Where each sample is walked by one block, its gradients take the place of its gates.
       static_assert(Cell::kRows == 4);
-      const bool apart = layer.plan.algorithm == Algorithm::blelloch;
-      Real* const gates = apart ? launch.template allocate<Real>(places * 4) : view.rows;
+      const bool apart = plan.algorithm == Algorithm::blelloch;
+      Real* const gates =
+          apart ? launch.template allocate<Real>(view.T * view.B * view.H * 4) : rows;
       view.tape.gates = reinterpret_cast<Quad<Real>*>(gates);
-      recompute_gates<Cell>(layer, reinterpret_cast<Quad<Real>*>(gates), launch);
+      recompute_gates<Cell>(request, view, reinterpret_cast<Quad<Real>*>(gates), launch);
     }
   }
-  if (view.B > 0) scan_recurrent<Cell>(view, layer.plan, launch);
-  const int I = static_cast<int>(layer.I);
-  if (layer.parameters) {
-    parameter_gradients<Cell>(view, layer.x, I, layer.parameters, launch);
-  }
-  if (layer.grad_x && view.B > 0) {
-    input_gradient<Cell>(view, layer.w_ih, I, layer.grad_x, launch);
+  if (view.B > 0) scan_recurrent<Cell>(view, plan, launch);
+  const ParameterGradients<Real> parameters{
+      out<Real>(request.grad_w_ih), out<Real>(request.grad_w_hh), out<Real>(request.grad_b_ih),
+      out<Real>(request.grad_b_hh)};
+  if (parameters) parameter_gradients<Cell>(view, x, I, parameters, launch);
+  if (request.grad_x && view.B > 0) {
+    Real* const to = first_in_time(out<Real>(request.grad_x), request.grad_x_step, request);
+    input_gradient<Cell>(view, in<Real>(request.w_ih), I, to, launch);
   }
 }
 

@@ -10,31 +10,13 @@
 //   h = m W_hrᵀ        grad m = g W_hr        grad h0 = D_0 W_hh
 //   grad W_hh = grad V W_hrᵀ + D_0ᵀ h0        grad W_hr = W_hhᵀ grad V + gᵀ m
 
-#include "../threads.cuh"
 #include "plain.cuh"
 
 namespace bppsa::cuda {
 
-/// to = onto (null: nothing) and all parts, `count` numbers each, added up; `to` may be `onto`.
-template <typename Real>
-__global__ void __launch_bounds__(kThreadsOfEach)
-    add_parts_kernel(const Real* parts, int64_t splits, int64_t count, const Real* onto, Real* to) {
-  for_each_thread(count, [&](int64_t e) {
-    Real sum = onto ? onto[e] : Real(0);
-    for (int64_t split = 0; split < splits; ++split) sum += parts[split * count + e];
-    to[e] = sum;
-  });
-}
-
-template <typename Real>
-void add_parts(const Real* parts, int64_t splits, int64_t count, const Real* onto, Real* to,
-               Launcher& launch) {
-  launch_each("add parts", add_parts_kernel<Real>, count, launch, parts, splits, count, onto, to);
-}
-
 /// The gradients of all outputs, (T, B, P) side by side, that of h_n added to the last step's.
 template <typename Real>
-__global__ void __launch_bounds__(kThreadsOfEach)
+__global__ void __launch_bounds__(kThreadsOfBlock)
     output_gradients_kernel(BackwardView<Real> view, int P, Real* to) {
   const int64_t count = view.T * view.B * P;
   for_each_thread(count, [&](int64_t e) {
@@ -47,97 +29,88 @@ __global__ void __launch_bounds__(kThreadsOfEach)
   });
 }
 
-/// to (splits, M, N) = A B over K, in `splits` parts.
-template <typename Real, class A, class B>
-void multiply_matrices(const A& a, const B& b, int64_t M, int64_t N, int64_t K, Real* to,
-                       Launcher& launch, int64_t splits = 1) {
-  gemm<Real>(a, b, Partials<Real>{to, M, N}, M, N, K, splits, launch);
-}
-
-/// V (4 H, H).
-template <typename Real>
-Real* projected_matrix(const Projection<Real>& projection, int H, Launcher& launch) {
-  const int64_t rows = int64_t{4} * H;
+/// The request for the layer of m, which lies at `m`, (T, B, H).
+template <class Cell, class Request, typename Number>
+Request unprojected(const Request& request, Number* m, Launcher& launch) {
+  using Real = typename Cell::scalar_t;
+  const int64_t H = request.H, rows = Cell::kGates * H;
   Real* const matrix = launch.template allocate<Real>(rows * H);
-  multiply_matrices(RowsAlongK<Real>{projection.w_hh, projection.P},
-                    GateRows<Real>{projection.w_hr, H}, rows, H, projection.P, matrix, launch);
-  return matrix;
+  gemm<true>(along_rows(in<Real>(request.w_hh), request.P),
+             along_columns(in<Real>(request.w_hr), H), rows, H, request.P, matrix, launch);
+  Request plain = request;
+  plain.P = H;
+  plain.w_hh = matrix, plain.w_hr = nullptr, plain.h0 = nullptr;
+  plain.output_step = runs_backwards(request) ? -request.B * H : request.B * H;
+  plain.output = m + (runs_backwards(request) ? (request.T - 1) * request.B * H : 0);
+  if (plain.kept_width > 0) plain.kept_width -= H;  // m, behind the rest
+  return plain;
 }
 
-template <class Cell>
-void projected_forward(ForwardLayer<typename Cell::scalar_t> layer, Launcher& launch) {
-  using Real = typename Cell::scalar_t;
-  ForwardView<Real>& view = layer.view;
-  const Projection<Real>& projection = layer.projection;
-  const int64_t H = view.H, P = projection.P, rows = 4 * H, steps = view.T * view.B;
-  Real *const output = view.output, *const h_n = view.h_n;
-  Real* const m = layer.m ? layer.m : launch.template allocate<Real>(steps * H);
-  view.w_hh = projected_matrix(projection, view.H, launch);
-  view.h0 = nullptr;
-  view.output = m;
-  view.h_n = launch.template allocate<Real>(view.B * H);
-  if (projection.h0) {
-    Real* const first = launch.template allocate<Real>(view.B * rows);
-    multiply_matrices(RowsAlongK<Real>{projection.h0, P}, RowsAlongK<Real>{projection.w_hh, P},
-                      view.B, rows, P, first, launch);
-    Real* const inputs = project_inputs<Cell>(view, layer.x, layer.I, launch);
-    Real* const start = inputs + (view.reverse ? view.T - 1 : 0) * view.B * rows;
-    add_parts<Real>(first, 1, view.B * rows, start, start, launch);
-    walk_forward<Cell, false>(view, launch);
-  } else {
-    plain_forward<Cell>(layer, launch);
+template <class Cell, typename Real = typename Cell::scalar_t>
+void projected_forward(const RecurrentForwardRequest& request, Real* h_n, Launcher& launch) {
+  const int64_t B = request.B, H = request.H, P = request.P, rows = Cell::kGates * H;
+  const int64_t steps = request.T * B;
+  Real* m = Kept<Cell, Real>(request, out<Real>(request.kept)).m;
+  if (!m) m = launch.template allocate<Real>(steps * H);
+  Real* const last_m = launch.template allocate<Real>(B * H);
+  Real* first = nullptr;
+  if (request.h0) {
+    first = launch.template allocate<Real>(B * rows);
+    gemm<true>(along_rows(in<Real>(request.h0), P), along_rows(in<Real>(request.w_hh), P), B, rows,
+               P, first, launch);
   }
-  const RowsAlongK<Real> down{projection.w_hr, H};
-  multiply_matrices(RowsAlongK<Real>{m, H}, down, steps, P, H, output, launch);
-  multiply_matrices(RowsAlongK<Real>{view.h_n, H}, down, view.B, P, H, h_n, launch);
+  plain_forward<Cell>(unprojected<Cell>(request, m, launch), last_m, launch, first);
+  const auto down = along_rows(in<Real>(request.w_hr), H);
+  Real* const output = first_in_time(out<Real>(request.output), request.output_step, request);
+  gemm<true>(along_rows<Real>(m, H), down, steps, P, H, output, launch);
+  gemm<true>(along_rows<Real>(last_m, H), down, B, P, H, h_n, launch);
 }
 
-template <class Cell>
-void projected_backward(BackwardLayer<typename Cell::scalar_t> layer, Launcher& launch) {
-  using Real = typename Cell::scalar_t;
-  BackwardView<Real>& view = layer.view;
-  const Projection<Real>& projection = layer.projection;
-  ParameterGradients<Real>& parameters = layer.parameters;
-  Real* const grad_w_hr = layer.grad_w_hr;
-  const int64_t H = view.H, P = projection.P, rows = 4 * H, steps = view.T * view.B;
+template <class Cell, typename Real = typename Cell::scalar_t>
+void projected_backward(const RecurrentBackwardRequest& request, const Plan& plan, Real* rows_of_d,
+                        Launcher& launch) {
+  const int64_t T = request.T, B = request.B, H = request.H, P = request.P;
+  const int64_t rows = Cell::kGates * H, steps = T * B;
+  const Real *const w_hh = in<Real>(request.w_hh), *const w_hr = in<Real>(request.w_hr);
+  const Real *const h0 = in<Real>(request.h0),
+                    *const m = Kept<Cell, const Real>(request, in<Real>(request.kept)).m;
+  const bool backwards = runs_backwards(request);
   Real* const g = launch.template allocate<Real>(steps * P);
-  launch_each("output gradients", output_gradients_kernel<Real>, steps * P, launch, view,
-              projection.P, g);
+  launch_threads(launch, "output gradients", output_gradients_kernel<Real>, steps * P,
+                 backward_view<Cell>(request, rows_of_d), static_cast<int>(P), g);
   Real* const grad_m = launch.template allocate<Real>(steps * H);
-  multiply_matrices(RowsAlongK<Real>{g, P}, GateRows<Real>{projection.w_hr, H}, steps, H, P, grad_m,
-                    launch);
-  Real *const grad_h0 = view.grad_h0, *const grad_w_hh = parameters.w_hh;
-  view.w_hh = projected_matrix(projection, view.H, launch);
-  view.grad_output = grad_m, view.grad_step = view.B * H, view.grad_sample = H;
-  view.grad_h_n = nullptr, view.grad_h0 = nullptr;
-  const bool through = grad_w_hh || grad_w_hr;
-  parameters.w_hh = through ? launch.template allocate<Real>(rows * H) : nullptr;
-  plain_backward<Cell>(layer, launch);
+  gemm<true>(along_rows<Real>(g, P), along_columns(w_hr, H), steps, H, P, grad_m, launch);
+  const bool through = request.grad_w_hh || request.grad_w_hr;
+  Real* const grad_v = through ? launch.template allocate<Real>(rows * H) : nullptr;
 
-  const Real* const first = view.rows + (view.reverse ? view.T - 1 : 0) * view.B * rows;  // D_0
-  if (grad_h0) {
-    multiply_matrices(RowsAlongK<Real>{first, rows}, GateRows<Real>{projection.w_hh, P}, view.B, P,
-                      rows, grad_h0, launch);
+  RecurrentBackwardRequest plain = unprojected<Cell>(request, m, launch);
+  plain.grad = grad_m + (backwards ? (T - 1) * B * H : 0);
+  plain.grad_stride[0] = plain.output_step, plain.grad_stride[1] = H;
+  plain.grad_hn = nullptr, plain.grad_h0 = nullptr, plain.grad_w_hh = grad_v;
+  plain_backward<Cell>(plain, plan, rows_of_d, launch);
+
+  const Real* const first = rows_of_d + (backwards ? T - 1 : 0) * B * rows;  // D_0
+  if (request.grad_h0) {
+    gemm<true>(along_rows(first, rows), along_columns(w_hh, P), B, P, rows,
+               out<Real>(request.grad_h0), launch);
   }
-  if (grad_w_hh) {
-    const int64_t parts = projection.h0 ? 2 : 1;
+  if (request.grad_w_hh) {
+    const int64_t parts = h0 ? 2 : 1;
     Real* const sums = launch.template allocate<Real>(parts * rows * P);
-    multiply_matrices(RowsAlongK<Real>{parameters.w_hh, H}, RowsAlongK<Real>{projection.w_hr, H},
-                      rows, P, H, sums, launch);
-    if (projection.h0) {
-      multiply_matrices(GateRows<Real>{first, rows}, GateRows<Real>{projection.h0, P}, rows, P,
-                        view.B, sums + rows * P, launch);
+    gemm<true>(along_rows<Real>(grad_v, H), along_rows(w_hr, H), rows, P, H, sums, launch);
+    if (h0) {
+      gemm<true>(along_columns(first, rows), along_columns(h0, P), rows, P, B, sums + rows * P,
+                 launch);
     }
-    add_parts<Real>(sums, parts, rows * P, nullptr, grad_w_hh, launch);
+    add_parts<Real>(sums, parts, rows * P, nullptr, out<Real>(request.grad_w_hh), launch);
   }
-  if (grad_w_hr) {
-    const int64_t splits = gemm_splits(gemm_tiles(P, H), steps, 64, int64_t{8} * launch.processors);
+  if (request.grad_w_hr) {
+    const int64_t splits = gemm_splits(P, H, steps, launch);
     Real* const sums = launch.template allocate<Real>((splits + 1) * P * H);
-    multiply_matrices(GateRows<Real>{projection.w_hh, P}, GateRows<Real>{parameters.w_hh, H}, P, H,
-                      rows, sums, launch);
-    multiply_matrices(GateRows<Real>{g, P}, GateRows<Real>{view.tape.output, H}, P, H, steps,
-                      sums + P * H, launch, splits);
-    add_parts<Real>(sums, splits + 1, P * H, nullptr, grad_w_hr, launch);
+    gemm<true>(along_columns(w_hh, P), along_columns<Real>(grad_v, H), P, H, rows, sums, launch);
+    gemm<true>(along_columns<Real>(g, P), along_columns(m, H), P, H, steps, sums + P * H, launch,
+               splits);
+    add_parts<Real>(sums, splits + 1, P * H, nullptr, out<Real>(request.grad_w_hr), launch);
   }
 }
 

@@ -6,16 +6,16 @@
 #include "../threads.cuh"
 #include "cell.cuh"
 #include "operands.cuh"
+#include "request_views.cuh"
 
 namespace bppsa::cuda {
 
 template <class Cell>
 struct KeptWeights {  // what each of the four numbers of a unit is summed with
   using Real = typename Cell::scalar_t;
-  static constexpr bool kAlongK = true;
   const Real *w_ih, *w_hh;
   int H, I;
-  BPPSA_DEVICE Real operator()(int64_t k, int64_t n) const {
+  BPPSA_DEVICE Real operator()(int64_t n, int64_t k) const {
     const int unit = static_cast<int>(n / 4), place = static_cast<int>(n % 4);
     if (k < H) {
       const int gate = Cell::recurrent_part(place);
@@ -28,7 +28,7 @@ struct KeptWeights {  // what each of the four numbers of a unit is summed with
 
 /// From the sums, without biases, to what the forward keeps; in place.
 template <class Cell>
-__global__ void __launch_bounds__(kThreadsOfEach)
+__global__ void __launch_bounds__(kThreadsOfBlock)
     gates_kernel(Quad<typename Cell::scalar_t>* gates, int64_t places, int H,
                  const typename Cell::scalar_t* b_ih, const typename Cell::scalar_t* b_hh) {
   using Real = typename Cell::scalar_t;
@@ -50,19 +50,17 @@ __global__ void __launch_bounds__(kThreadsOfEach)
 
 /// Fills `gates` (T, B, H) from the tape's outputs.
 template <class Cell>
-void recompute_gates(const BackwardLayer<typename Cell::scalar_t>& layer,
+void recompute_gates(const RecurrentRequest& request,
+                     const BackwardView<typename Cell::scalar_t>& view,
                      Quad<typename Cell::scalar_t>* gates, Launcher& launch) {
   using Real = typename Cell::scalar_t;
-  const BackwardView<Real>& view = layer.view;
   const int64_t steps = view.T * view.B;
-  const int I = static_cast<int>(layer.I);
-  const StepInputs<Real> states{view.tape.output, view.tape.h0, layer.x, steps,
-                                view.B,           view.H,       I,       view.reverse};
-  gemm<Real>(StepInputsAlongK<Real>{states}, KeptWeights<Cell>{layer.w_ih, view.w_hh, view.H, I},
-             RowMajor<Real>{reinterpret_cast<Real*>(gates), int64_t{4} * view.H}, steps,
-             int64_t{4} * view.H, view.H + I, 1, launch);
-  launch_each("gates", gates_kernel<Cell>, steps * view.H, launch, gates, steps * view.H, view.H,
-              layer.b_ih, layer.b_hh);
+  const int I = static_cast<int>(request.I);
+  gemm(AlongRows<StepInputs<Real>>{step_inputs(view, inputs_of<Real>(request), I)},
+       AlongRows<KeptWeights<Cell>>{{in<Real>(request.w_ih), view.w_hh, view.H, I}}, steps,
+       int64_t{4} * view.H, view.H + I, reinterpret_cast<Real*>(gates), launch);
+  launch_threads(launch, "gates", gates_kernel<Cell>, steps * view.H, gates, steps * view.H, view.H,
+                 in<Real>(request.b_ih), in<Real>(request.b_hh));
 }
 
 }  // namespace bppsa::cuda

@@ -53,13 +53,9 @@ void replay_in(const BackwardView<typename Cell::scalar_t>& view, int64_t span, 
                const Carries<typename Cell::scalar_t>& carries, Launcher& launch) {
   using Real = typename Cell::scalar_t;
   if constexpr (kUsed<Cell::kGates, Shape>) {
-    const size_t vectors = 2 * Cell::kGates * padded<Real, Shape>(view.H) * sizeof(Real);
-    const int staged =
-        staged_pieces<Real, Cell::kGates, Shape>(view.H, vectors, launch.shared_limit);
-    launch_units<Shape>(launch, "replay", recurrent_replay_kernel<Cell, Shape>, chunks * view.B,
-                        unit_threads<Shape>(view.H),
-                        vectors + staged_bytes<Real, Cell::kGates, Shape>(view.H, staged), view,
-                        span, chunks, carries, staged);
+    launch_units<Real, Cell::kGates, Shape>(launch, "replay", recurrent_replay_kernel<Cell, Shape>,
+                                            chunks * view.B, view.H, 2 * Cell::kGates, view, span,
+                                            chunks, carries);
   }
 }
 

@@ -34,8 +34,8 @@ struct UnitShape {
   static constexpr int kSplit = split, kHeld = held, kThreads = threads, kPasses = passes;
   static constexpr int kAhead = ahead;  // steps whose inputs are in flight
   // Whether most steps are compiled apart, without a test for the end of the sequence: not where
-  // each of them takes long, and the code is large.
-  static constexpr bool kUntested = passes == 1;
+  // each of them takes long, or is rare.
+  static constexpr bool kUntested = passes == 1 && held > 0;
   static constexpr bool kOneWarp = threads == 32;
   static constexpr int kUnits = threads / split;  // of one pass
   static_assert(ahead % 2 == 0, "two panes of shared memory take turns");
@@ -64,19 +64,13 @@ int unit_threads(int H) {
   return smaller(Shape::kThreads, round_up(H * Shape::kSplit, 32));
 }
 
-/// Pieces of a thread's weights that go to shared memory, of which `taken` bytes are taken.
-template <typename Real, int G, class Shape>
-int staged_pieces(int H, size_t taken, size_t shared_limit) {
+/// Pieces of a thread's weights that go to the `left` bytes of shared memory, `piece` for a piece
+/// of all threads.
+template <typename Real, class Shape>
+int staged_pieces(int H, size_t left, size_t piece) {
   if (Shape::kWhole || Shape::kPasses > 1 || Shape::kHeld == 0) return 0;
-  const int left = padded<Real, Shape>(H) / (Shape::kSplit * kVec<Real>)-Shape::kHeld;
-  const size_t piece = size_t(unit_threads<Shape>(H)) * G * sizeof(Pack<Real>);
-  const size_t most = taken < shared_limit ? (shared_limit - taken) / piece : 0;
-  return static_cast<int>(smaller(most, static_cast<size_t>(left)));
-}
-
-template <typename Real, int G, class Shape>
-size_t staged_bytes(int H, int pieces) {
-  return size_t(unit_threads<Shape>(H)) * G * pieces * sizeof(Pack<Real>);
+  const int not_held = padded<Real, Shape>(H) / (Shape::kSplit * kVec<Real>)-Shape::kHeld;
+  return static_cast<int>(smaller(left / piece, static_cast<size_t>(not_held)));
 }
 
 constexpr int kMostUnits = 4096;
@@ -128,14 +122,38 @@ int most_units(int G, size_t shared_limit) {
   return most / whole * whole;
 }
 
-/// Launches a kernel with kBlocks blocks for every task.
-template <class Shape, class Kernel, typename... Arguments>
-void launch_units(Launcher& launch, const char* name, Kernel kernel, int64_t tasks, int threads,
-                  size_t shared, const Arguments&... arguments) {
-  if constexpr (Shape::kBlocks > 1) {
-    launch.in_clusters(Shape::kBlocks, name, kernel, tasks, threads, shared, arguments...);
-  } else {
-    launch(name, kernel, tasks, threads, shared, arguments...);
+/// Launches a kernel with kBlocks blocks for every task, with shared memory for `vectors` vectors
+/// and for as many pieces of the weights, the kernel's last argument, as fit behind them.
+template <typename Real, int G, class Shape, class Kernel, typename... Arguments>
+void launch_units(Launcher& launch, const char* name, Kernel kernel, int64_t tasks, int H,
+                  int vectors, const Arguments&... arguments) {
+  const int threads = unit_threads<Shape>(H);
+  const size_t taken = size_t(vectors) * padded<Real, Shape>(H) * sizeof(Real);
+  const size_t left = taken < launch.shared_limit ? launch.shared_limit - taken : 0;
+  const size_t piece = size_t(threads) * G * sizeof(Pack<Real>);
+  const int staged = staged_pieces<Real, Shape>(H, left, piece);
+  launch.in_clusters(Shape::kBlocks, name, kernel, tasks, threads, taken + staged * piece,
+                     arguments..., staged);
+}
+
+/// Calls step(inside, slot) `count` times, in rounds of kAhead that are unrolled, so that every
+/// slot of a ring is a fixed set of registers. inside: `reserve` steps or more are left, this one
+/// included, as long as which nothing need be tested.
+template <class Shape, class Step>
+BPPSA_DEVICE void in_rounds(int count, int reserve, const Step& step) {
+  if constexpr (Shape::kUntested) {
+    for (; count >= reserve; count -= Shape::kAhead) {
+#pragma unroll
+      for (int slot = 0; slot < Shape::kAhead; ++slot) step(true, slot);
+    }
+  }
+  while (count > 0) {
+#pragma unroll
+    for (int slot = 0; slot < Shape::kAhead; ++slot) {
+      if (count == 0) break;
+      step(false, slot);
+      --count;
+    }
   }
 }
 

@@ -35,7 +35,7 @@ struct Tape {
   }
 
   /// The tape seen from `place`, with `initial` the same unit's place in (B, H).
-  BPPSA_DEVICE Tape from(int64_t place, int64_t initial) const {
+  BPPSA_BOTH Tape from(int64_t place, int64_t initial) const {
     Tape tape{output + place, gates ? gates + place : nullptr, c ? c + place : nullptr,
               h0 ? h0 + initial : nullptr, c0 ? c0 + initial : nullptr};
     return tape;

@@ -2,7 +2,6 @@
 // A recurrent layer in one direction as its kernels see it: views of memory that own nothing and
 // are passed by value. T steps, B samples, I inputs, H units, P numbers of a projected state.
 
-#include "../../requests/plan.h"
 #include "tape.cuh"
 
 namespace bppsa::cuda {
@@ -36,7 +35,8 @@ struct ForwardView {
 
 template <typename Real>
 struct BackwardView {
-  int64_t T, B;
+  int64_t T, B;  // B: samples to work on
+  int64_t all;   // samples of the layer
   int H;
   bool reverse;
   Tape<Real> tape;
@@ -49,8 +49,24 @@ struct BackwardView {
 
   BPPSA_BOTH int64_t time(int64_t i) const { return reverse ? T - 1 - i : i; }
   /// The place of unit 0 of sample b at chain step i, and the distance to the step before.
-  BPPSA_BOTH int64_t row(int64_t i, int64_t b) const { return (time(i) * B + b) * H; }
-  BPPSA_BOTH int64_t row_step() const { return reverse ? -B * H : B * H; }
+  BPPSA_BOTH int64_t row(int64_t i, int64_t b) const { return (time(i) * all + b) * H; }
+  BPPSA_BOTH int64_t row_step() const { return reverse ? -all * H : all * H; }
+
+  /// The same for samples b … b + n - 1; kRows as the cell's.
+  template <int kRows>
+  BackwardView of_samples(int64_t b, int64_t n) const {
+    BackwardView part = *this;
+    part.B = n;
+    const auto move = [](auto& pointer, int64_t by) {
+      if (pointer) pointer += by;
+    };
+    part.tape = tape.from(b * H, b * H);
+    part.rows += b * H * kRows;
+    move(part.grad_output, b * grad_sample);
+    move(part.grad_h_n, b * H), move(part.grad_c_n, b * H);
+    move(part.grad_h0, b * H), move(part.grad_c0, b * H);
+    return part;
+  }
 
   BPPSA_DEVICE Real direct(int64_t i, int64_t b, int unit) const {
     return grad_output ? grad_output[time(i) * grad_step + b * grad_sample + unit] : Real(0);
@@ -74,36 +90,6 @@ struct ParameterGradients {  // null: not wanted
   Real *w_ih, *w_hh, *b_ih, *b_hh;
 
   explicit operator bool() const { return w_ih || w_hh || b_ih || b_hh; }
-};
-
-// What a projected layer has beside a plain one's view of m and V.
-template <typename Real>
-struct Projection {
-  int P;
-  const Real *w_hh, *w_hr, *h0;  // (4 H, P), (P, H), (B, P) or null
-};
-
-template <typename Real>
-struct ForwardLayer {
-  ForwardView<Real> view;  // its input side is filled in by the layer
-  Inputs<Real> x;
-  int64_t I;
-  Projection<Real> projection;  // with one, `view` has P outputs
-  Real* m;                      // (T, B, H): what is projected; null not to keep it
-};
-
-template <typename Real>
-struct BackwardLayer {
-  // With a projection grad_output, grad_h_n and grad_h0 have P numbers, and the tape's output is m.
-  BackwardView<Real> view;
-  Inputs<Real> x;
-  int64_t I;
-  const Real *w_ih, *b_ih, *b_hh;
-  Projection<Real> projection;
-  Plan plan;
-  Real* grad_x;  // null if not wanted
-  ParameterGradients<Real> parameters;
-  Real* grad_w_hr;
 };
 
 }  // namespace bppsa::cuda

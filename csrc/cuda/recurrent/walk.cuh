@@ -41,13 +41,13 @@ struct Feed {
   /// inside: this is known not to be the first step of the chain.
   BPPSA_DEVICE Item fetch(bool inside, int unit) const {
     const bool start = !inside && i == 0;
-    Item item{Cell::Raw::read(tape, unit, start, unit - row_step), Real(0)};
+    Item item{Cell::read(tape, unit, start, unit - row_step), Real(0)};
     if (has_direct && !start) item.direct = direct[unit];
     return item;
   }
   BPPSA_DEVICE void step_back() {
     --i;
-    tape.template move<Cell::kKeeps, Cell::kStates == 2>(-row_step);
+    tape.template move<Cell::kKeeps, Cell::kHasC>(-row_step);
     direct -= direct_step;
   }
 };
@@ -102,8 +102,10 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
           share_unit<Shape>(pane + k * pitch + unit(p), d[Cell::kFirstRecurrentRow + k]);
         }
         if (kPublish && writes_unit<Shape>()) {
+          Real published[Cell::kRows];  // not d: nvcc would spill more of an LSTM's numbers
+          for (int k = 0; k < Cell::kRows; ++k) published[k] = d[k];
 #pragma unroll
-          for (int k = 0; k < Cell::kRows; ++k) row[k * H + unit(p)] = d[k];
+          for (int k = 0; k < Cell::kRows; ++k) row[k * H + unit(p)] = published[k];
         }
       }
     }
@@ -117,23 +119,9 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
       if constexpr (Cell::kStates == 2) g[p][1] = past[p][1];
     }
   };
-  // Rounds of kAhead steps, unrolled, so that every slot of the ring is a fixed set of registers;
-  // as long as all that a round fetches is inside, nothing is tested.
-  int left = static_cast<int>(last - first);
-  if constexpr (Shape::kUntested) {
-    for (; left > 2 * kAhead; left -= kAhead) {
-#pragma unroll
-      for (int slot = 0; slot < kAhead; ++slot) step(true, slot);
-    }
-  }
-  while (left > 0) {
-#pragma unroll
-    for (int slot = 0; slot < kAhead; ++slot) {
-      if (left == 0) break;
-      step(false, slot);
-      --left;
-    }
-  }
+  // The step before the first one, too, is not to be fetched untested: it could be before the
+  // chain.
+  in_rounds<Shape>(static_cast<int>(last - first), 2 * kAhead + 1, step);
   sync_units<Shape>();
 }
 

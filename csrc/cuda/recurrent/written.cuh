@@ -6,23 +6,28 @@
 
 #include <algorithm>
 
-#include "../dense/instances.cuh"
+#include "../dense/chain.cuh"
 #include "../threads.cuh"
 #include "walk.cuh"
 
 namespace bppsa::cuda {
 
-// A stretch of steps first … first + steps - 1 of samples b0 … b0 + B - 1, as a dense chain: its
-// vector i is the g before its step i; its vector `steps` is the carry.
+/// Of dense/scan.cuh, compiled in scans.cu.
+template <typename scalar_t>
+void scan_blelloch(const DenseChain<scalar_t>& chain, const Vectors<scalar_t>& out, int64_t levels,
+                   Launcher& launch);
+
+// A stretch of steps first … first + steps - 1, as a dense chain: its vector i is the g before its
+// step i; its vector `steps` is the carry.
 template <typename Real>
 struct Stretch {
-  int64_t first, steps, b0, B;
+  int64_t first, steps, B;  // B: samples that are worked on
   int N;
   Real *jac_t, *grad, *g;  // (steps, B, N, N), (steps + 1, B, N) twice
 };
 
 template <class Cell>
-__global__ void __launch_bounds__(kThreadsOfEach)
+__global__ void __launch_bounds__(kThreadsOfBlock)
     write_jacobians_kernel(BackwardView<typename Cell::scalar_t> view,
                            Stretch<typename Cell::scalar_t> stretch) {
   using Real = typename Cell::scalar_t;
@@ -32,10 +37,10 @@ __global__ void __launch_bounds__(kThreadsOfEach)
   for_each_thread(count, [&](int64_t e) {
     const int c = static_cast<int>(e % N), r = static_cast<int>(e / N % N);
     const int64_t matrix = e / N / N, i = stretch.first + matrix / stretch.B;
-    const int64_t b = stretch.b0 + matrix % stretch.B;
+    const int64_t b = matrix % stretch.B;
     const int j = c % H, k = r % H;
     const Tape<Real> tape = view.tape.from(view.row(i, b), b * H);
-    const auto factors = Cell::factors(Cell::Raw::read(tape, j, i == 0, j - view.row_step()));
+    const auto factors = Cell::factors(Cell::read(tape, j, i == 0, j - view.row_step()));
     Real unit[S] = {}, d[Cell::kRows], past[S];
     unit[c / H] = 1;
     Cell::pull(factors, unit, d, past);
@@ -50,7 +55,7 @@ __global__ void __launch_bounds__(kThreadsOfEach)
 }
 
 template <class Cell>
-__global__ void __launch_bounds__(kThreadsOfEach)
+__global__ void __launch_bounds__(kThreadsOfBlock)
     write_direct_kernel(BackwardView<typename Cell::scalar_t> view,
                         Stretch<typename Cell::scalar_t> stretch) {
   using Real = typename Cell::scalar_t;
@@ -58,7 +63,7 @@ __global__ void __launch_bounds__(kThreadsOfEach)
   const int64_t count = (stretch.steps + 1) * stretch.B * N;
   for_each_thread(count, [&](int64_t e) {
     const int r = static_cast<int>(e % N);
-    const int64_t b = stretch.b0 + e / N % stretch.B, at = e / N / stretch.B;
+    const int64_t b = e / N % stretch.B, at = e / N / stretch.B;
     const int64_t i = stretch.first + at - 1;  // the step whose state this is
     const bool last = at == stretch.steps;
     if (last && i < view.T - 1) {
@@ -72,7 +77,7 @@ __global__ void __launch_bounds__(kThreadsOfEach)
 }
 
 template <class Cell>
-__global__ void __launch_bounds__(kThreadsOfEach)
+__global__ void __launch_bounds__(kThreadsOfBlock)
     publish_kernel(BackwardView<typename Cell::scalar_t> view,
                    Stretch<typename Cell::scalar_t> stretch) {
   using Real = typename Cell::scalar_t;
@@ -81,7 +86,7 @@ __global__ void __launch_bounds__(kThreadsOfEach)
   const int64_t count = (stretch.steps + 1) * stretch.B * H;
   for_each_thread(count, [&](int64_t e) {
     const int j = static_cast<int>(e % H);
-    const int64_t b = stretch.b0 + e / H % stretch.B, at = e / H / stretch.B;
+    const int64_t b = e / H % stretch.B, at = e / H / stretch.B;
     const int64_t i = stretch.first + at - 1;
     Real g[S];
     for (int s = 0; s < S; ++s) g[s] = stretch.g[e / H * N + s * H + j];
@@ -89,7 +94,7 @@ __global__ void __launch_bounds__(kThreadsOfEach)
     if (at == 0) return;  // a state of the stretch before this one in time
     const int64_t row = view.row(i, b);
     const auto factors =
-        Cell::factors(Cell::Raw::read(view.tape.from(row, b * H), j, i == 0, j - view.row_step()));
+        Cell::factors(Cell::read(view.tape.from(row, b * H), j, i == 0, j - view.row_step()));
     Real d[Cell::kRows], past[S];
     Cell::pull(factors, g, d, past);
     for (int k = 0; k < Cell::kRows; ++k) view.rows[row * Cell::kRows + k * H + j] = d[k];
@@ -113,19 +118,18 @@ void scan_written(const BackwardView<typename Cell::scalar_t>& view, int64_t lev
   for (int64_t b = 0; b < view.B; b += samples) {
     for (int64_t end = view.T; end > 0; end -= std::min(end, steps)) {
       const int64_t own = std::min(end, steps), B = std::min(samples, view.B - b);
-      const Stretch<Real> stretch{end - own, own, b, B, N, jac_t, grad, g};
+      const auto part = view.template of_samples<Cell::kRows>(b, B);
+      const Stretch<Real> stretch{end - own, own, B, N, jac_t, grad, g};
       const auto spread = [&](const char* name, auto kernel, int64_t count) {
-        launch_each(name, kernel, count, launch, view, stretch);
+        launch_threads(launch, name, kernel, count, part, stretch);
       };
       spread("jacobians", write_jacobians_kernel<Cell>, own * B * N * N);
       spread("direct", write_direct_kernel<Cell>, (own + 1) * B * N);
-      int64_t depth = 0;
-      while (depth < levels && (int64_t{1} << depth) < own) ++depth;
       // Each stretch's products take as much scratch as the last one's: they take its place.
       const DenseChain<Real> chain{
           {jac_t, B * N * N, int64_t{N} * N, N, 1}, {grad, B * N, N, 1}, own, B, N};
       launch.with_scratch(
-          [&] { scan_blelloch(chain, Vectors<Real>{g, B * N, N, 1}, depth, launch); });
+          [&] { scan_blelloch(chain, Vectors<Real>{g, B * N, N, 1}, levels, launch); });
       spread("publish", publish_kernel<Cell>, (own + 1) * B * view.H);
     }
   }
