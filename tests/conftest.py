@@ -15,6 +15,19 @@ from bppsa_lightning.planner import cost_pruned
 
 HERE = Path(__file__).parent
 
+# They start first: none is left to the end, when other cores have nothing to do.
+LONG = (
+    "csrc/test_sanitizers.py",
+    "csrc/test_objects.py",
+    "csrc/test_sources.py",
+    "csrc/test_wheel.py",
+    "experiments/test_bitstream_rnn.py",
+    "experiments/test_irmas_gru.py",
+    "experiments/test_pruned.py",
+    "csrc/test_emulation_recurrent.py",
+    "ops/test_reverse_scan.py",
+    "experiments/test_benchmark_recurrent.py",
+)
 # Whole trainings in processes of their own, sound and pictures, kernels compiled for an emulator.
 SLOW = (
     "csrc/test_emulation.py",
@@ -34,16 +47,23 @@ SLOW = (
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items):
-    """Marks as slow what is, and all cases of a test but enough to meet each value once."""
+    """Marks as slow what is, and all cases of a test but enough to meet each value once; long tests
+    come first."""
     functions = defaultdict(list)
     for item in items:
-        if item.path.relative_to(HERE).as_posix().startswith(SLOW):
+        if name_of(item) in SLOW:
             item.add_marker("slow")
         if not (item.get_closest_marker("gpu") or item.get_closest_marker("slow")):
             functions[item.path, item.originalname].append(item)
     for cases in functions.values():
         for item in {*cases} - {*quick_cases(cases)}:
             item.add_marker("slow")
+    order = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(name_of(item), len(order)))
+
+
+def name_of(item):
+    return item.path.relative_to(HERE).as_posix()
 
 
 def quick_cases(cases):

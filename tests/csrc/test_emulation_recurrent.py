@@ -26,12 +26,12 @@ from support.emulation import (
     storage_of,
     strides_of,
 )
+from support.recurrent_layers import GATES
 from torch import nn
 
 pytestmark = needs_gxx
 
-CELLS = ["rnn_tanh", "rnn_relu", "gru", "lstm"]
-GATES = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 3, "lstm": 4}
+CELLS = list(GATES)
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5}
 
 

@@ -75,37 +75,46 @@ def wait_for(condition, process, seconds=90):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
-def test_interrupted_and_then_resumed(environment, tmp_path, how):
+def test_interrupted_killed_and_then_resumed(environment, tmp_path):
     fit = [sys.executable, "-m", "experiments.train.bitstream_rnn", "fit"]
     fit += ["--checkpoint.every_n_train_steps", "1", *SMALL]
     environment = {**environment, "WANDB_MODE": "disabled"}
     checkpoints = tmp_path / "runs" / "bitstream_rnn" / "checkpoints"
-    process = subprocess.Popen(
-        [*fit, "--trainer.max_epochs", "1000"],
-        cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        # A shell's background jobs ignore it, and so would what they start.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    try:
-        wait_for(lambda: (checkpoints / "last.ckpt").exists(), process)
-        process.send_signal(how)
-        process.wait(60)
-    finally:
-        process.kill()
-    whole = list(checkpoints.glob("*.ckpt"))
-    assert whole
-    for path in whole:
-        assert torch.load(path, weights_only=True)["state_dict"]
-    if how == signal.SIGINT:
-        assert not list(checkpoints.glob("*.tmp"))
-    assert all(not path.name.endswith(".tmp") for path in (tmp_path / "data").iterdir())
+    last = checkpoints / "last.ckpt"
 
-    step = torch.load(checkpoints / "last.ckpt", weights_only=True)["global_step"]
-    resume = ["--ckpt_path", str(checkpoints / "last.ckpt"), "--trainer.max_steps", str(step + 3)]
+    def steps_done():
+        return torch.load(last, weights_only=True)["global_step"] if last.exists() else 0
+
+    def stop(how, *resume):
+        """Trains until there is a new checkpoint, then sends a signal; the steps of the last."""
+        before = steps_done()
+        process = subprocess.Popen(
+            [*fit, *resume, "--trainer.max_epochs", "1000"],
+            cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            # A shell's background jobs ignore it, and so would what they start.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )  # fmt: skip
+        try:
+            wait_for(lambda: steps_done() > before, process)
+            process.send_signal(how)
+            process.wait(60)
+        finally:
+            process.kill()
+        whole = list(checkpoints.glob("*.ckpt"))
+        assert whole
+        for path in whole:
+            assert torch.load(path, weights_only=True)["state_dict"]
+        assert all(not path.name.endswith(".tmp") for path in (tmp_path / "data").iterdir())
+        return steps_done()
+
+    interrupted = stop(signal.SIGINT)
+    assert not list(checkpoints.glob("*.tmp"))
+    killed = stop(signal.SIGKILL, "--ckpt_path", str(last))
+    assert killed > interrupted
+    resume = ["--ckpt_path", str(last), "--trainer.max_steps", str(killed + 3)]
     done = subprocess.run(
         [*fit, *resume, "--trainer.max_epochs", "-1"],
         cwd=tmp_path, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert torch.load(checkpoints / "last.ckpt", weights_only=True)["global_step"] == step + 3
+    assert steps_done() == killed + 3

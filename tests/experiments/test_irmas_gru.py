@@ -1,8 +1,6 @@
 """The GRU on rendered instruments: made at first use; the same curve by scan and by PyTorch."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -167,20 +165,9 @@ def test_the_rate_rises_and_falls_and_a_shorter_run_takes_the_same_steps():
         rates(max_epochs=-1, max_steps=2)
 
 
-def test_curves_leave_one_record_and_a_picture(folder, monkeypatch, tmp_path, capsys):
-    """Every run in this process; stock PyTorch stops early, at the same rates as ours."""
-    commands, start = [], subprocess.run
-
-    def run(command, **settings):
-        if command[1:3] != ["-m", "experiments.train.irmas_gru"]:
-            return start(command, **settings)
-        commands.append(command[3:])
-        irmas_gru.main(command[3:])
-        return subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr(subprocess, "run", run)
+def test_curves_leave_one_record_and_a_picture(folder, trained_here, monkeypatch, tmp_path, capsys):
+    """Stock PyTorch stops early, at the same rates as ours."""
     monkeypatch.setattr(records, "RECORDS", tmp_path / "records")
-    monkeypatch.chdir(tmp_path)
     fit = ["--data.data_dir", str(folder), "--data.per_class", "6", "--data.val_split", "0.34"]
     fit += ["--data.test_split", "0.33", "--trainer.log_every_n_steps", "1"]
     fit += ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
@@ -188,9 +175,7 @@ def test_curves_leave_one_record_and_a_picture(folder, monkeypatch, tmp_path, ca
     for features, more in (("M", []), ("S", ["--add"])):
         sizes = ["--features", features, "--batches", "4", "--stock-steps", "4", *more]
         irmas_curves.main(["--record", *sizes, *fit])
-    if "wandb" in sys.modules:  # its run is this process's, and would be the next test's
-        sys.modules["wandb"].finish()
-    assert [command[0] for command in commands] == ["fit", "fit", "test"] * 2
+    assert [command[0] for command in trained_here] == ["fit", "fit", "test"] * 2
 
     record = json.loads((tmp_path / "records" / "irmas_gru.json").read_text())
     assert [(row["features"], row["T"], row["B"]) for row in record["rows"]] == [

@@ -1,13 +1,12 @@
 """The experiments on sparse Jacobians run, small, and say what they should."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from experiments.benchmarks import products
+from experiments.compare import __main__ as compare
 from experiments.paper import figure10, table1
 
 
@@ -55,15 +54,16 @@ def test_figure10(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_compare_prunes_and_trains_both_and_shows_that_the_curves_coincide(environment, tmp_path):
+def test_compare_prunes_and_trains_both_and_shows_that_the_curves_coincide(
+    run, trained_here, monkeypatch, tmp_path
+):
     small = ["--trainer.limit_train_batches", "6", "--trainer.limit_val_batches", "1"]
     small += ["--trainer.max_epochs", "2", "--data.init_args.batch_size", "4"]
     small += ["--trainer.enable_progress_bar", "false"]
-    command = [sys.executable, "-m", "experiments.compare", "pruned_vgg11", *small]
-    quiet = {**environment, "WANDB_MODE": "disabled"}
-    done = subprocess.run(command, cwd=tmp_path, env=quiet, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "speed-up" in done.stdout and "sparsity 97.00%" in done.stdout
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    printed = run(compare, "pruned_vgg11", *small)
+    assert "speed-up" in printed and "sparsity 97.00%" in printed
+    assert [command[0] for command in trained_here] == ["fit", "fit"]
     folder = tmp_path / "runs" / "pruned_vgg11"
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["pruned_at_step"] == 6 and summary["sparsity"] == pytest.approx(0.97, abs=1e-4)

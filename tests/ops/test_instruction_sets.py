@@ -44,6 +44,7 @@ def test_lower_instruction_sets_give_the_same_results(level):
         env=with_capability(level) | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
+        cwd=tests,  # a Python file elsewhere may be called ops.py
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     taken, *passed = ran.stdout.split()

@@ -9,15 +9,13 @@ import math
 import pytest
 import torch
 from support.cases import needs_gpu, relative_error
+from support.recurrent_layers import GATES, NAMES
 from torch import nn
 
 import bppsa_lightning  # noqa: F401  (loads the operators)
 
 pytestmark = needs_gpu
 
-CELLS = ["rnn_tanh", "rnn_relu", "gru", "lstm"]
-GATES = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 3, "lstm": 4}
-NAMES = ["x", "h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh", "w_hr"]
 LINEAR = ("linear", 0, 0)
 PLANS = [LINEAR, ("chunked", 8, 0), ("chunked", 37, 0), ("blelloch", 0, 3)]
 TOLERANCE = {torch.float32: 3e-5, torch.float64: 1e-11}
@@ -116,7 +114,7 @@ def check(found, wanted, dtype=torch.float32):
         assert error <= TOLERANCE[dtype], (name, error)
 
 
-each_cell = pytest.mark.parametrize("cell", CELLS)
+each_cell = pytest.mark.parametrize("cell", GATES)
 each_plan = pytest.mark.parametrize("plan", PLANS, ids=str)
 
 

@@ -45,8 +45,17 @@ def test_opcheck_of_the_backward(cell, keep):
 @each_cell
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_compiles_whole(cell, dynamic):
+    compiles_whole(cell, dynamic, "aot_eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_compiles_whole_by_inductor(dynamic):
+    compiles_whole(CELLS["LSTM projected"], dynamic, "inductor")
+
+
+def compiles_whole(cell, dynamic, backend):
     torch._dynamo.reset()
-    backend = "inductor" if cell.projected else "aot_eager"
     compiled = torch.compile(ours, fullgraph=True, dynamic=dynamic, backend=backend)
     for T in (5, 9):
         tensors = draw(cell, (T, 2, 3, 4))

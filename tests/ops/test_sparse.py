@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.cases import relative_error
 from support.sparse_layers import (
+    CONVOLUTIONS,
     DENSITIES,
     DTYPES,
     FOLLOWERS,
@@ -196,14 +197,20 @@ def test_opcheck(case):
     pattern = SparsePattern.of(mask_of(shape, 0.3), *geometry)
     x, values, bias = leaves(random(*x_shape), random(pattern.nnz), random(shape[0]))
     arguments = (x, values, bias, *pattern.arguments())
+    # Tracing knows sizes alone: one convolution that has all settings is enough.
+    checks = ["test_schema", "test_autograd_registration", "test_faketensor"]
+    checks += ["test_aot_dispatch_dynamic"] * (case is CONVOLUTIONS["dilated, strided"])
     for relu, pool in ((False, False), *FOLLOWERS.values()):
         if not pool or pools(case):
             operator = torch.ops.bppsa.sparse_conv2d.default
-            torch.library.opcheck(operator, (*arguments, relu, pool))
-    weight, grad = leaves(random(mask_of(shape, 1).numel()), random(pattern.nnz))
-    torch.library.opcheck(torch.ops.bppsa.take_surviving.default, (weight, pattern.index))
-    put = (grad, pattern.index, weight.numel())
-    torch.library.opcheck(torch.ops.bppsa.put_surviving.default, put)
+            torch.library.opcheck(operator, (*arguments, relu, pool), test_utils=checks)
+
+
+def test_opcheck_of_what_takes_and_puts_weights():
+    weight, grad, index = random(24), random(3), torch.tensor([2, 7, 23])
+    weight, grad = leaves(weight, grad)
+    torch.library.opcheck(torch.ops.bppsa.take_surviving.default, (weight, index))
+    torch.library.opcheck(torch.ops.bppsa.put_surviving.default, (grad, index, weight.numel()))
 
 
 def test_compiled():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.cases import chain, relative_error
+from support.recurrent_layers import GATES
 
 from bppsa_lightning import planner
 from bppsa_lightning.planner import Plan, Request, Saved
@@ -17,7 +18,6 @@ from bppsa_lightning.reference import reverse_scan
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 RECORD = Path(__file__).parents[2] / gpu.RECORD
 ROWS = json.loads(RECORD.read_text())["rows"]
-CELLS = ("rnn_tanh", "rnn_relu", "gru", "lstm")
 OPERATORS = {"RNN": "rnn_tanh", "GRU": "gru", "LSTM": "lstm"}
 # A machine of free overheads: what is left is the table of work and depth.
 IDEAL = Machine(10**6, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, groups=False)
@@ -83,7 +83,7 @@ def test_calls_that_are_left_to_pytorch_are_those_that_were_slower():
         ("lstm", 1, 256, 64),
     ):
         assert f"seq_len {T}, batch {B}, hidden {H}: " in fallback_reason(cell, T, B, H, CPU)
-    for cell in CELLS:
+    for cell in GATES:
         for T, B, H in ((1000, 16, 20), (10_000, 1, 20), (1000, 16, 128), (10, 16, 20)):
             assert fallback_reason(cell, T, B, H, CPU) is None
 
@@ -109,7 +109,7 @@ def test_short_calls_of_different_lengths_are_left_to_pytorch():
     assert "batch 8, hidden 20, different lengths" in left("gru", 3, 20)
     assert left("gru", 4, 31) is None and left("gru", 4, 15) is not None
     assert left("lstm", 4, 31) is not None and left("lstm", 5, 39) is None
-    for cell in CELLS:
+    for cell in GATES:
         assert left(cell, 100, 500) is None and left(cell, 100, 110) is None
         assert fallback_reason(cell, 10, 8, 20, CPU) is None
     assert left("rnn_tanh", 13, 95) is not None and left("rnn_relu", 14, 95) is None
@@ -167,7 +167,7 @@ def test_cudnn_takes_over_exactly_where_it_was_measured_to_be_faster(row, all_me
         assert f"hidden {row['H']}" in why and RECORD.name in why
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", GATES)
 def test_plans_on_cuda_can_be_carried_out(cell, monkeypatch):
     monkeypatch.setattr(choosing, "gpu", lambda device: (132, True))
     for T in (1, 2, 7, 64, 1000, 100_000):

@@ -301,10 +301,12 @@ def test_saved_tensor_hooks():
     assert_close(found[1], found[0], EXACT)
 
 
-def test_compiled_model():
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_model(backend):
+    torch._dynamo.reset()
     stock, scanned = model_twins()
     wanted = step(stock)
-    compiled = torch.compile(scanned)
+    compiled = torch.compile(scanned, backend=backend)
     for _ in range(2):
         scanned.zero_grad()
         compiled(tensor(T, B, I)).square().sum().backward()

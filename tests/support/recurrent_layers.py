@@ -26,13 +26,9 @@ class Cell(NamedTuple):
         return {"nonlinearity": self.name[4:]} if self.name.startswith("rnn") else {}
 
 
-CELLS = {
-    "RNN-tanh": Cell("rnn_tanh", 1),
-    "RNN-relu": Cell("rnn_relu", 1),
-    "GRU": Cell("gru", 3),
-    "LSTM": Cell("lstm", 4),
-    "LSTM projected": Cell("lstm", 4, projected=True),
-}
+GATES = {name: cell.gates for name, cell in _cells.CELLS.items()}  # in the order of cells/list.h
+CELLS = {cell.label: Cell(name, cell.gates) for name, cell in _cells.CELLS.items()}
+CELLS["LSTM projected"] = Cell("lstm", 4, projected=True)
 ALGORITHMS = ["linear", "chunked", "blelloch"]
 NAMES = ["x", "h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh", "w_hr"]
 
