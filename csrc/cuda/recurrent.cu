@@ -49,12 +49,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent(const std::string& cell, co
   request.output = first_step(output, reverse);
   request.kept = result_data(kept);
   request.c_n = result_data(c_n);
-  with_cell(request, [&](auto zero) {
-    using Cell = decltype(zero);
-    const int most = most_units<typename Cell::scalar_t>(Cell::kGates, launch.shared_limit);
-    STD_TORCH_CHECK(keeps == Keep::nothing || H <= most, "recurrent: H: found ", H,
-                    ", wanted at most ", most, " for a backward on this device");
-    layer_forward<Cell>(request, h_n.data_ptr(), launch);
+  const int most = most_units(request, launch.shared_limit);
+  STD_TORCH_CHECK(keeps == Keep::nothing || H <= most, "recurrent: H: found ", H,
+                  ", wanted at most ", most, " for a backward on this device");
+  with_cell(request, [&](auto cell) {
+    layer_forward<typename decltype(cell)::type>(request, h_n.data_ptr(), launch);
   });
   return {output, h_n, c_n, kept};
 }
@@ -82,7 +81,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> recur
   const BackwardResults grad =
       set_gradients(request, layer, {grad_output, grad_h_n, grad_c_n}, reverse, wanted,
                     [&](Sizes size) { return empty_beside(x, size); });
-  with_cell(request, [&](auto zero) { layer_backward<decltype(zero)>(request, plan, launch); });
+  with_cell(request, [&](auto cell) {
+    layer_backward<typename decltype(cell)::type>(request, plan, launch);
+  });
   return {grad.x, grad.h0, grad.c0, grad.w_ih, grad.w_hh, grad.b_ih, grad.b_hh, grad.w_hr};
 }
 

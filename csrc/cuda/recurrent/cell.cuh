@@ -2,7 +2,7 @@
 // A cell's formula (cells/cell.h) as a thread of CUDA uses it: for one unit of one sample, with
 // what the forward leaves on the tape and the backward reads of it.
 
-#include "../../cells/formulas.h"
+#include "../../cells/cell.h"
 #include "../math.cuh"
 #include "shape.cuh"
 #include "tape.cuh"
