@@ -9,11 +9,12 @@ CSRC = Path(__file__).parents[2] / "csrc"
 
 # From the roof down. A folder may include itself and what stands below it; the two backends do not
 # know each other. The builders of requests are a storey of their own: they know torch's tensors and
-# the list of cells.
+# the list of cells. So are the kernels of an instruction set, which know no torch.
 STOREYS = [
     {"library.cpp"},
     {"cpu", "cuda"},
     {"requests/from_tensors"},
+    {"cpu/levels"},
     {"recurrent", "jacobians", "sparse"},
     {"scan"},
     {"cells"},
@@ -45,7 +46,7 @@ def includes():
 
 
 def folder(path):
-    for name in ("requests/from_tensors", DRIVERS):
+    for name in ("requests/from_tensors", "cpu/levels", DRIVERS):
         if path.is_relative_to(name):
             return name
     return path.parts[0]
@@ -104,6 +105,7 @@ def test_no_header_includes_itself_by_way_of_others():
         ("scan/scan.h", "recurrent/chain.h", False),
         ("cells/gru.h", "recurrent/step.h", False),
         ("cpu/scans.cpp", "cuda/scans.cu", False),
+        ("cpu/levels/scans.cpp", "cpu/scans.cpp", False),
         ("requests/scans.h", "requests/from_tensors/scans.h", False),
         ("testing/drivers/dense.cpp", "cuda/dense/scan.cuh", True),
         ("testing/emulator.h", "requests/plan.h", False),
