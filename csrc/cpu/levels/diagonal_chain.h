@@ -205,12 +205,14 @@ struct DiagonalChain {
   }
 
   // Lanes of W numbers, of what is left of each block by those of kWider.
-  template <int W, int kWider = 1 << 30, class Body>
+  template <int W, int kWider = 0, class Body>
   BPPSA_INLINE void lanes_of(int64_t b, int64_t n, const Body& body) const {
     Lane lanes[kLanes];
     int count = 0;
     for_each_block(b, n, [&](const Lane& lane, int64_t size) {
-      for (int64_t e = size / kWider * kWider; e + W <= size; e += W) {
+      int64_t e = 0;
+      if constexpr (kWider > 0) e = size / kWider * kWider;
+      for (; e + W <= size; e += W) {
         lanes[count++] = {lane.decay + e * decay.element, lane.grad + e * grad.element,
                           lane.out + e, lane.g + e};
         if (count == kLanes) body(Constant<W>{}, Constant<kLanes>{}, lanes), count = 0;
