@@ -46,7 +46,7 @@ struct Rnn {
   }
 };
 
-using RnnTanh = Rnn<false>;
-using RnnRelu = Rnn<true>;
+struct RnnTanh : Rnn<false> {};
+struct RnnRelu : Rnn<true> {};
 
 }  // namespace bppsa::BPPSA_BACKEND

@@ -82,18 +82,11 @@ else()  # never launched, but linked
   set(BPPSA_CLUSTERS_FROM 0)
 endif()
 
-# Every cell's kernels are compiled by themselves, from one source; CMake runs again when there are
-# other rows.
-set(cell_list ${CMAKE_CURRENT_SOURCE_DIR}/cells/list.h)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${cell_list})
-file(READ ${cell_list} cells)
-string(REGEX MATCHALL "CELL\\([a-z_]+, [A-Z][A-Za-z]*," rows "${cells}")
 set(recurrent_targets)
-foreach(row ${rows})
-  string(REGEX MATCH "CELL\\(([a-z_]+), ([A-Za-z]+)," _ "${row}")
-  add_library(cuda_${CMAKE_MATCH_1} OBJECT cuda/recurrent_cell.cu)
-  target_compile_definitions(cuda_${CMAKE_MATCH_1} PRIVATE BPPSA_CELL=${CMAKE_MATCH_2})
-  list(APPEND recurrent_targets cuda_${CMAKE_MATCH_1})
+foreach(cell ${cells})
+  add_library(cuda_${cell} OBJECT cuda/recurrent_cell.cu)
+  bppsa_compile_cell(cuda_${cell} ${cell} ../cells)
+  list(APPEND recurrent_targets cuda_${cell})
 endforeach()
 add_library(cuda_clusters OBJECT cuda/recurrent_clusters.cu)
 add_library(_C_cuda MODULE cuda/jacobians.cu cuda/library.cu cuda/recurrent.cu cuda/scans.cu

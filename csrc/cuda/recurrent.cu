@@ -28,12 +28,11 @@ struct Device {
 
   static void run(const RecurrentForwardRequest& request, Keep keep, const Tensor& h_n) {
     Launcher launch(h_n);
-    with_cell(request, [&](auto zero) {
-      using Cell = decltype(zero);
-      const int most = most_units<typename Cell::scalar_t>(Cell::kGates, launch.shared_limit);
-      STD_TORCH_CHECK(keep == Keep::nothing || request.H <= most, "recurrent: H: found ", request.H,
-                      ", wanted at most ", most, " for a backward on this device");
-      layer_forward<Cell>(request, h_n.data_ptr(), launch);
+    const int most = most_units(request, launch.shared_limit);
+    STD_TORCH_CHECK(keep == Keep::nothing || request.H <= most, "recurrent: H: found ", request.H,
+                    ", wanted at most ", most, " for a backward on this device");
+    with_cell(request, [&](auto cell) {
+      layer_forward<typename decltype(cell)::type>(request, h_n.data_ptr(), launch);
     });
   }
 
@@ -41,7 +40,9 @@ struct Device {
     STD_TORCH_CHECK(reinterpret_cast<uintptr_t>(request.kept) % 16 == 0,
                     "kept: wanted the very tensor that the forward returned");
     Launcher launch(x);
-    with_cell(request, [&](auto zero) { layer_backward<decltype(zero)>(request, plan, launch); });
+    with_cell(request, [&](auto cell) {
+      layer_backward<typename decltype(cell)::type>(request, plan, launch);
+    });
   }
 };
 

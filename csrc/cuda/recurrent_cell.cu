@@ -1,5 +1,7 @@
 // The kernels of one cell, float and double. Compiled once for each row of cells/list.h, with
-// BPPSA_CELL the formula.
+// BPPSA_CELL the formula of BPPSA_CELL_FILE.
+
+#include BPPSA_CELL_FILE
 
 #include "recurrent/clusters.cuh"
 #include "recurrent/layer.cuh"

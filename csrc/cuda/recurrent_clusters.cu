@@ -1,5 +1,6 @@
 // Kernels of all cells whose blocks share a sample in clusters.
 
+#include "../cells/formulas.h"
 #include "../cells/list.h"
 #include "recurrent/clusters.cuh"
 

@@ -20,28 +20,16 @@ struct LayerBackward {
   using Chain = LayerChain<Cell>;
 
   const RecurrentBackwardRequest& request;
-  const Layer<T> layer;
   const Parallel& parallel;
-  const int64_t B, row, kept_row;
+  const Layer<T> layer{request};
+  const int64_t B = layer.B, state = Chain::state(layer);
+  const int64_t row = ParameterGradients<Cell>::row_width(layer);
+  const int64_t kept_row = Cell::kKept * layer.padded;
   // Whether the gates were not kept: they are computed again, a slab at a time.
-  const bool recomputes;
-  const int64_t state;
-  const BackwardWeights<T> weights;
-  const PackedWeights<Cell> forward_weights;
-  ParameterGradients<Cell> gradients;
-
-  LayerBackward(const RecurrentBackwardRequest& request, const Parallel& parallel)
-      : request(request),
-        layer(request),
-        parallel(parallel),
-        B(layer.B),
-        row(ParameterGradients<Cell>::row_width(layer)),
-        kept_row(Cell::kKept * layer.padded),
-        recomputes(request.kept_width != kept_row),
-        state(Chain::state(layer)),
-        weights(layer, Cell::kGates),
-        forward_weights(layer, recomputes),
-        gradients(layer, request, parallel) {}
+  const bool recomputes = request.kept_width != kept_row;
+  const BackwardWeights<T> weights{layer, Cell::kGates};
+  const PackedWeights<Cell> forward_weights{layer, recomputes};
+  ParameterGradients<Cell> gradients{layer, request, parallel};
 
   // Memory of a slab's rows.
   struct Memory {
@@ -60,55 +48,50 @@ struct LayerBackward {
 
   Slab<T> slab(int64_t hi, int64_t steps, int64_t b, int64_t n, const Memory& memory) const {
     const int64_t lo = max(int64_t(0), hi - steps);
-    const Rows<T> d{memory.d.data, row};
-    if (recomputes) return {{lo, hi, b, n, d, n}, {memory.kept.data, kept_row}, n};
-    return {{lo, hi, b, n, d, n}, {layer.kept(lo + 1, b).data, kept_row}, B};
+    const StepRows<T> d{memory.d.data, n * row, row};
+    if (recomputes) return {{lo, hi, b, n, d}, {memory.kept.data, n * kept_row, kept_row}};
+    return {{lo, hi, b, n, d}, {layer.kept.at(lo, b).data, layer.kept.step, kept_row}};
   }
 
   Chain chain(const Slab<T>& slab, T* carry) const {
-    return Chain(layer, request, weights, slab, carry);
+    return {layer, request, weights, slab, carry};
   }
 
   // What the forward did not keep of one step, computed again from the state that it put out. Steps
   // depend on nothing but those, so they run in any order.
   struct Recompute {
     const LayerBackward& self;
-    Buffer<T> memory, nothing;
+    const int64_t width = self.forward_weights.input_width;
+    const int64_t zeros = self.recomputes ? self.layer.padded_P + self.layer.padded : 0;
+    Buffer<T> memory{self.recomputes ? self.B * (2 * self.layer.padded + width) : 0};
+    Buffer<T> nothing{zeros};
 
-    explicit Recompute(const LayerBackward& self)
-        : self(self),
-          memory(self.recomputes
-                     ? self.B * (2 * self.layer.padded + self.forward_weights.input_width())
-                     : 0),
-          nothing(self.recomputes ? self.layer.padded_P + self.layer.padded : 0) {
-      if (self.recomputes)
-        std::memset(nothing.data, 0, (self.layer.padded_P + self.layer.padded) * sizeof(T));
+    explicit Recompute(const LayerBackward& self) : self(self) {
+      std::memset(nothing.data, 0, zeros * sizeof(T));
     }
 
     void operator()(const Slab<T>& slab, const Memory& to, int64_t t) {
       const Layer<T>& layer = self.layer;
-      const int64_t width = self.forward_weights.input_width(), padded = layer.padded;
+      const int64_t padded = layer.padded;
       ForwardStep<T> step{};
       step.n = slab.n;
       step.out = {memory.data, padded};
       step.c_next = {memory.data + slab.n * padded, padded};
-      if (self.forward_weights.input_apart()) {
+      if (self.forward_weights.input_apart) {
         T* from_x = memory.data + 2 * slab.n * padded;
-        self.forward_weights.input()(slab.n, layer.x(t, slab.b).data, layer.request.x_stride[1],
-                                     nullptr, 0, 0, from_x, width);
+        self.forward_weights.input(slab.n, layer.x(t, slab.b), {}, 0, {from_x, width});
         step.x_part = {from_x, width};
       } else {
         step.x = layer.x(t, slab.b);
       }
-      step.h = t > 1 || layer.request.h0 ? layer.h(t - 1, slab.b) : ConstRows<T>{nothing.data, 0};
+      step.h = t > 1 || layer.h0 ? layer.h(t - 1, slab.b) : ConstRows<T>{nothing.data, 0};
       step.before = {nothing.data, 0};  // the state after the step is not wanted
-      const int64_t first = (t - 1 - slab.lo) * slab.kept_rows;
-      step.gates = {to.kept.data + first * self.kept_row, self.kept_row};
+      step.gates = Rows<T>{to.kept.data, self.kept_row}.from((t - 1 - slab.lo) * slab.n);
       forward_step<Cell>(*self.forward_weights, step);
       // The backward reads c_t where a projection hides tanh(c_t).
       if constexpr (Cell::kStates == 2)
         for (int64_t r = 0; r < slab.n; ++r)
-          copy_units(padded, layer.kept_c(t, slab.b)[r], step.gates[r] + Cell::kSlots * padded);
+          copy_units(padded, layer.c(t, slab.b)[r], step.gates[r] + Cell::kSlots * padded);
     }
   };
 
@@ -125,11 +108,33 @@ struct LayerBackward {
   }
 
  private:
+  // dL/d(state T) of samples [b, b + n), as rows of the chain's state.
+  void enter(int64_t b, int64_t n, T* g) const {
+    const ConstRows<T> u = Chain::direct(request, layer.steps, b);
+    const ConstRows<T> last_h{static_cast<const T*>(request.grad_hn), layer.P};
+    const ConstRows<T> last_c{static_cast<const T*>(request.grad_cn), layer.H};
+    for (int64_t r = 0; r < n; ++r, g += state) {
+      copy_padded(layer.P, u.at(r, 0), g);
+      for (int64_t p = 0; last_h && p < layer.P; ++p) g[p] += last_h[b + r][p];
+      if (Cell::kStates == 2) copy_padded(layer.H, last_c.at(b + r, 0), g + layer.padded_P);
+    }
+  }
+
+  // dL/d(state 0) to the results of the layer.
+  void leave(int64_t b, int64_t n, const T* g) const {
+    const Rows<T> h0{static_cast<T*>(request.grad_h0), layer.P};
+    const Rows<T> c0{static_cast<T*>(request.grad_c0), layer.H};
+    for (int64_t r = 0; r < n; ++r, g += state) {
+      if (h0) std::memcpy(h0[b + r], g, layer.P * sizeof(T));
+      if (c0) std::memcpy(c0[b + r], g + layer.padded_P, layer.H * sizeof(T));
+    }
+  }
+
   void all_at_once(const Plan& plan) {
     const Memory memory(*this, layer.steps * B);
     Buffer<T> carry(B * state);
     const Slab<T> whole = slab(layer.steps, layer.steps, 0, B, memory);
-    Chain::enter(layer, request, 0, B, carry.data);
+    enter(0, B, carry.data);
     if (recomputes)
       for_each_index(
           parallel, layer.steps, [&] { return Recompute(*this); },
@@ -137,7 +142,7 @@ struct LayerBackward {
     scan(chain(whole, carry.data), plan, parallel);
     for_each_index(parallel, parallel.threads,
                    [&](int64_t i) { gradients.add_share(0, i, parallel.threads, whole); });
-    Chain::leave(layer, request, 0, B, carry.data);
+    leave(0, B, carry.data);
   }
 
   // Each worker takes whole groups of samples.
@@ -149,16 +154,17 @@ struct LayerBackward {
       for (int64_t i = first; i < end; ++i) {
         const int64_t b = groups.begin(i), n = groups.size(i), steps = slab_steps(n);
         const Memory memory(*this, steps * n);
-        Walk walk(*this, b, n);
+        Buffer<T> carry(n * state);
         Recompute recompute(*this);
+        enter(b, n, carry.data);
         for (int64_t hi = layer.steps; hi > 0; hi -= min(steps, hi)) {
           const Slab<T> now = slab(hi, steps, b, n, memory);
           if (recomputes)
             for (int64_t t = now.lo + 1; t <= now.hi; ++t) recompute(now, memory, t);
-          walk(now);
+          walk_samples(chain(now, carry.data), 0, n);
           gradients.add(worker, now);
         }
-        walk.leave();
+        leave(b, n, carry.data);
       }
     });
   }
@@ -176,7 +182,7 @@ struct LayerBackward {
       of_all.read_by_other_core = true;
       return of_all;
     };
-    Chain::enter(layer, request, 0, B, carry.data);
+    enter(0, B, carry.data);
     const auto prepare = [&](int64_t i, int64_t share, int64_t shares) {
       if (!recomputes || i >= slabs) return;
       const Slab<T> next = number(i);
@@ -189,7 +195,7 @@ struct LayerBackward {
     for (int64_t i = 0; i < slabs; ++i)
       for_each_index(parallel, workers, [&](int64_t w) {
         if (w < groups.count) {
-          linear_walk(number(i), groups.begin(w), groups.size(w), carry.data);
+          walk_samples(chain(number(i), carry.data), groups.begin(w), groups.size(w));
         } else {
           const int64_t share = w - groups.count;
           if (i > 0) gradients.add_share(groups.count, share, helpers, number(i - 1));
@@ -198,30 +204,7 @@ struct LayerBackward {
       });
     for_each_index(parallel, workers,
                    [&](int64_t w) { gradients.add_share(0, w, workers, number(slabs - 1)); });
-    Chain::leave(layer, request, 0, B, carry.data);
-  }
-
-  // The gradients of samples [b, b + n) on their way through the slabs.
-  struct Walk {
-    const LayerBackward& self;
-    const int64_t b, n;
-    Buffer<T> memory;
-
-    Walk(const LayerBackward& self, int64_t b, int64_t n)
-        : self(self), b(b), n(n), memory(n * self.state) {
-      Chain::enter(self.layer, self.request, b, n, memory.data);
-    }
-    void leave() const { Chain::leave(self.layer, self.request, b, n, memory.data); }
-    void operator()(const Slab<T>& slab) const { self.linear_walk(slab, 0, n, memory.data); }
-  };
-
-  // Samples [b, b + n) of the slab; carry holds the gradients of all of its samples.
-  void linear_walk(const Slab<T>& slab, int64_t b, int64_t n, T* carry) const {
-    const Chain steps = chain(slab, carry);
-    Walker<Chain> walker(steps, n);
-    steps.last(b, n, walker.g);
-    walker.template walk<true>(steps, steps.steps(), 0, b, n);
-    steps.first(b, n, walker.g);
+    leave(0, B, carry.data);
   }
 };
 

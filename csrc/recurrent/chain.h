@@ -16,8 +16,7 @@ template <typename T>
 struct SlabGradients {
   int64_t lo, hi;  // steps (lo, hi]
   int64_t b, n;    // samples [b, b + n)
-  Rows<T> d;       // of step lo + 1, sample b and on
-  int64_t d_rows;  // from one step to the next
+  StepRows<T> d;   // from step lo + 1 and sample b on
 
   int64_t steps() const { return hi - lo; }
 };
@@ -25,8 +24,7 @@ struct SlabGradients {
 // And what the forward kept of them.
 template <typename T>
 struct Slab : SlabGradients<T> {
-  ConstRows<T> kept;
-  int64_t kept_rows;
+  StepRows<const T> kept;
   bool read_by_other_core = false;  // d
 };
 
@@ -40,16 +38,7 @@ struct LayerChain {
   const BackwardWeights<T>& weights;
   const Slab<T> slab;
   T* const carry;  // n x state
-  const RowsTimesMatrix<T> product;
-
-  LayerChain(const Layer<T>& layer, const RecurrentBackwardRequest& request,
-             const BackwardWeights<T>& weights, const Slab<T>& slab, T* carry)
-      : layer(layer),
-        request(request),
-        weights(weights),
-        slab(slab),
-        carry(carry),
-        product(rows_times_matrix<T>(state(layer))) {}
+  const SquareProduct<T> product{state(layer)};
 
   static int64_t state(const Layer<T>& layer) {
     return layer.padded_P + (Cell::kStates == 2 ? layer.padded : 0);
@@ -58,7 +47,7 @@ struct LayerChain {
   int64_t steps() const { return slab.steps(); }
   int64_t batch() const { return slab.n; }
   int64_t state_width() const { return state(layer); }
-  int64_t scratch(int64_t n) const { return n * (slab.d.ld + layer.padded); }
+  int64_t scratch(int64_t n) const { return n * (slab.d.sample + layer.padded); }
 
   void last(int64_t b, int64_t n, T* g) const {
     std::memcpy(g, carry + b * state_width(), n * state_width() * sizeof(T));
@@ -69,15 +58,11 @@ struct LayerChain {
 
   template <bool Final>
   BPPSA_INLINE void step(int64_t t, int64_t b, int64_t n, const T* g, T* out, T* scratch) const {
-    BackwardStep<T> s = of_step(t, b);
-    s.n = n;
-    s.g = {g, state_width()};
+    BackwardStep<T> s = of_step(t, b, n, g, out, scratch);
     s.direct = direct(request, slab.lo + t - 1, slab.b + b);
-    s.d = Final ? slab.d.from((t - 1) * slab.d_rows + b) : Rows<T>{scratch, slab.d.ld};
+    if (Final) s.d = slab.d.at(t - 1, b);
     if (Final && slab.read_by_other_core && t > kAhead)
-      prefetch_to_write(s.d[-kAhead * slab.d_rows], n * slab.d.ld);
-    s.out = {out, state_width()};
-    s.scratch = scratch + n * slab.d.ld;
+      prefetch_to_write(s.d.data - kAhead * slab.d.step, n * slab.d.sample);
     if (Final && __builtin_constant_p(n == 1) && n == 1)
       backward_step<Cell>(layer, weights, s);
     else
@@ -93,13 +78,8 @@ struct LayerChain {
   }
 
   void compose(int64_t t, int64_t b, int64_t rows, const T* P, T* out, T* scratch) const {
-    BackwardStep<T> s = of_step(t, b);
+    BackwardStep<T> s = of_step(t, b, rows, P, out, scratch);
     s.kept.ld = s.h.ld = s.h_prev.ld = s.c_prev.ld = 0;
-    s.n = rows;
-    s.g = {P, state_width()};
-    s.d = {scratch, slab.d.ld};
-    s.out = {out, state_width()};
-    s.scratch = scratch + rows * slab.d.ld;
     backward(s);
   }
 
@@ -111,35 +91,6 @@ struct LayerChain {
             request.grad_stride[1]};
   }
 
-  // dL/d(state T) of samples [b, b + n), as rows of the chain's state.
-  static void enter(const Layer<T>& layer, const RecurrentBackwardRequest& request, int64_t b,
-                    int64_t n, T* g) {
-    const ConstRows<T> u = direct(request, layer.steps, b);
-    const T* last_h = static_cast<const T*>(request.grad_hn);
-    const T* last_c = static_cast<const T*>(request.grad_cn);
-    const int64_t P = layer.P, H = layer.H;
-    for (int64_t r = 0; r < n; ++r, g += state(layer)) {
-      copy_padded(P, u ? u[r] : nullptr, g);
-      if (last_h)
-        for (int64_t p = 0; p < P; ++p) g[p] += last_h[(b + r) * P + p];
-      if (Cell::kStates == 2)
-        copy_padded(H, last_c ? last_c + (b + r) * H : nullptr, g + layer.padded_P);
-    }
-  }
-
-  // dL/d(state 0) to the results of the layer.
-  static void leave(const Layer<T>& layer, const RecurrentBackwardRequest& request, int64_t b,
-                    int64_t n, const T* g) {
-    const int64_t P = layer.P, H = layer.H;
-    for (int64_t r = 0; r < n; ++r, g += state(layer)) {
-      if (request.grad_h0)
-        std::memcpy(static_cast<T*>(request.grad_h0) + (b + r) * P, g, P * sizeof(T));
-      if (request.grad_c0)
-        std::memcpy(static_cast<T*>(request.grad_c0) + (b + r) * H, g + layer.padded_P,
-                    H * sizeof(T));
-    }
-  }
-
  private:
   static constexpr int64_t kAhead = 8;  // steps
 
@@ -147,17 +98,23 @@ struct LayerChain {
     backward_step<Cell>(layer, weights, s);
   }
 
-  // What the maths of step lo + t of samples slab.b + b and on reads.
-  BPPSA_INLINE BackwardStep<T> of_step(int64_t t, int64_t b) const {
+  // For n rows of gradients; what it reads of the layer: of samples slab.b + b and on.
+  BPPSA_INLINE BackwardStep<T> of_step(int64_t t, int64_t b, int64_t n, const T* g, T* out,
+                                       T* scratch) const {
     const int64_t step = slab.lo + t, sample = slab.b + b;
     BackwardStep<T> s{};
-    s.kept = slab.kept.from((t - 1) * slab.kept_rows + b);
+    s.n = n;
+    s.g = {g, state_width()};
+    s.kept = slab.kept.at(t - 1, b);
     s.h = layer.h(step, sample);
     s.h_prev = layer.h(step - 1, sample);
     if constexpr (Cell::kStates == 2) {
       s.c_prev = layer.c(step - 1, sample);
       s.c_width = layer.c_width(step - 1);
     }
+    s.d = {scratch, slab.d.sample};
+    s.out = {out, state_width()};
+    s.scratch = scratch + n * slab.d.sample;
     return s;
   }
 };

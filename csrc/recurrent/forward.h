@@ -12,49 +12,39 @@ namespace bppsa::BPPSA_ISA {
 
 // What the steps of a group take from their inputs.
 template <class Cell, typename T = typename Cell::T>
-class InputPart {
- public:
-  InputPart(const Layer<T>& layer, const PackedWeights<Cell>& weights, int64_t b, int64_t n)
-      : layer_(layer),
-        input_(weights.input()),
-        b_(b),
-        n_(n),
-        width_(weights.input_width()),
-        steps_(weights.input_apart() ? min(ceil_div(kRows, n), layer.steps) : 0),
-        inputs_(n * steps_ * layer.I),
-        parts_(n * steps_ * width_) {}
-
-  // For step t; t ascends from 1.
-  void of_step(int64_t t, ForwardStep<T>& step) {
-    if (!steps_) {
-      step.x = layer_.x(t, b_);
-      return;
-    }
-    const int64_t i = (t - 1) % steps_;
-    if (i == 0) apply(t);
-    step.x_part = {parts_.data + i * n_ * width_, width_};
-  }
-
- private:
+struct InputPart {
   // Inputs a product, at least: so many that W_ih, which may lie far away, is read seldom; unless a
   // layer is very wide, they and their results stay in the second-level cache.
   static constexpr int64_t kRows = 128;
 
-  // From step t on, all samples of a step side by side.
-  void apply(int64_t t) {
-    const int64_t I = layer_.I, steps = min(steps_, layer_.steps - t + 1);
-    T* to = inputs_.data;
-    for (int64_t i = 0; i < steps; ++i) {
-      const ConstRows<T> x = layer_.x(t + i, b_);
-      for (int64_t r = 0; r < n_; ++r, to += I) std::memcpy(to, x[r], I * sizeof(T));
+  const Layer<T>& layer;
+  const PackedWeights<Cell>& weights;
+  const int64_t b, n;  // samples [b, b + n)
+  const int64_t width = weights.input_width;
+  const int64_t steps = weights.input_apart ? min(ceil_div(kRows, n), layer.steps) : 0;
+  const Buffer<T> inputs{n * steps * layer.I}, parts{n * steps * width};
+
+  // For step t; t ascends from 1.
+  void of_step(int64_t t, ForwardStep<T>& step) const {
+    if (!steps) {
+      step.x = layer.x(t, b);
+      return;
     }
-    input_(steps * n_, inputs_.data, I, nullptr, 0, 0, parts_.data, width_);
+    const int64_t i = (t - 1) % steps;
+    if (i == 0) apply(t);
+    step.x_part = {parts.data + i * n * width, width};
   }
 
-  const Layer<T>& layer_;
-  const Multiplier<T>& input_;
-  const int64_t b_, n_, width_, steps_;
-  Buffer<T> inputs_, parts_;
+  // From step t on, all samples of a step side by side.
+  void apply(int64_t t) const {
+    const int64_t I = layer.I, count = min(steps, layer.steps - t + 1);
+    T* to = inputs.data;
+    for (int64_t i = 0; i < count; ++i) {
+      const ConstRows<T> x = layer.x(t + i, b);
+      for (int64_t r = 0; r < n; ++r, to += I) std::memcpy(to, x[r], I * sizeof(T));
+    }
+    weights.input(count * n, {inputs.data, I}, {}, 0, {parts.data, width});
+  }
 };
 
 // One sample alone is a chain of short steps, of which each test and address would be a good part:
@@ -66,7 +56,7 @@ void forward_group(const RecurrentForwardRequest& request, const Layer<T>& layer
   const int64_t H = layer.H, P = layer.P;
   const int64_t width = whole_vectors<T>(H), output_width = whole_vectors<T>(P);
   const bool keeps_all = Cell::kKept && request.kept_width == Cell::kKept * layer.padded;
-  InputPart<Cell> input(layer, weights, b, n);
+  const InputPart<Cell> input{layer, weights, b, n};
   Buffer<T> memory(n * (3 * width + 2 * output_width + Cell::kKept * layer.padded));
   T* next = memory.data;
   const auto rows = [&](int64_t ld) {
@@ -78,10 +68,13 @@ void forward_group(const RecurrentForwardRequest& request, const Layer<T>& layer
   const Rows<T> c = rows(width), unprojected = rows(layer.w_hr ? width : 0);
   const Rows<T> gates = rows(Cell::kKept * layer.padded);
   for (int64_t r = 0; r < n; ++r) {
-    copy_padded(P, layer.request.h0 ? layer.h(0, b)[r] : nullptr, h[r]);
-    if (Cell::kStates == 2) copy_padded(H, layer.request.c0 ? layer.c(0, b)[r] : nullptr, c[r]);
+    copy_padded(P, layer.h0.at(b + r, 0), h[r]);
+    if (Cell::kStates == 2) copy_padded(H, layer.c0.at(b + r, 0), c[r]);
   }
 
+  const StepRows<T> outputs{static_cast<T*>(request.output), request.output_step, P};
+  const int64_t kept_width = request.kept_width;
+  const StepRows<T> all_kept{static_cast<T*>(request.kept), layer.kept.step, kept_width};
   ForwardStep<T> step{};
   step.n = n;
   step.c_next = c;
@@ -90,17 +83,15 @@ void forward_group(const RecurrentForwardRequest& request, const Layer<T>& layer
     step.h = {h.data, h.ld};
     step.before = Cell::kStates == 2 ? ConstRows<T>{c.data, c.ld} : step.h;
     step.out = layer.w_hr ? unprojected : h_next;
-    const int64_t kept_width = request.kept_width;
-    const Rows<T> kept{kept_width ? static_cast<T*>(request.kept) + layer.kept_at(t, b) : nullptr,
-                       kept_width};
+    const Rows<T> kept = kept_width ? all_kept.at(t - 1, b) : Rows<T>{};
     step.gates = keeps_all ? kept : gates;
     if constexpr (Cell::kStates == 2)
-      step.kept_c = {kept ? kept.data + kept_width - layer.padded : nullptr, kept_width};
-    const Rows<T> output{static_cast<T*>(request.output) + layer.output_at(t, b), P};
+      step.kept_c = {kept.at(0, kept_width - layer.padded), kept_width};
+    const Rows<T> output = outputs.at(t - 1, b);
     step.output = layer.w_hr ? Rows<T>{} : output;
     forward_step<Cell>(*weights, step);
     if (layer.w_hr) {
-      weights.projection()(n, unprojected.data, width, nullptr, 0, 0, h_next.data, output_width);
+      weights.projection(n, {unprojected.data, width}, {}, 0, h_next);
       for (int64_t r = 0; r < n; ++r) copy_units(P, h_next[r], output[r]);
     }
     const Rows<T> swap = h;

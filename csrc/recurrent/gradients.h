@@ -23,18 +23,7 @@ class ParameterGradients {
 
   ParameterGradients(const Layer<T>& layer, const RecurrentBackwardRequest& request,
                      const Parallel& parallel)
-      : layer_(layer),
-        request_(request),
-        workers_(parallel.threads),
-        K_(Cell::kGates * layer.padded),
-        N_(whole_vectors<T>(K_)),
-        size_x_(request.grad_w_ih ? layer.I * N_ : 0),
-        size_h_(request.grad_w_hh ? layer.P * N_ : 0),
-        size_hr_(request.grad_w_hr ? layer.P * whole_vectors<T>(layer.padded) : 0),
-        size_((size_x_ + size_h_ + size_hr_ + 2 * N_)),
-        sums_(workers_ * size_),
-        parallel_(worth_threads(parallel, workers_ * size_)),
-        w_ih_(request.grad_x && rearranged() ? K_ * layer.I : 0) {
+      : layer_(layer), request_(request), workers_(parallel.threads), given_(parallel) {
     for_each_index(parallel_, workers_, [&](int64_t worker) {
       std::memset(sums_.data + worker * size_, 0, size_ * sizeof(T));
     });
@@ -45,41 +34,36 @@ class ParameterGradients {
   void add(int64_t worker, const SlabGradients<T>& slab) const {
     if (slab.hi <= slab.lo || slab.n <= 0) return;
     const int64_t P = layer_.P, padded = layer_.padded, steps = slab.steps(), n = slab.n;
-    T* x = sums_.data + worker * size_;
-    T* h = x + size_x_;
-    T* hr = h + size_h_;
-    T* sums_x = hr + size_hr_;
-    const int64_t ld = slab.d.ld, step = slab.d_rows * ld;
-    const Block<T> from_x{slab.d.data, step, ld};
-    const Block<T> from_h{slab.d.data + Cell::kFirstRecurrentRow * padded, step, ld};
+    const Sums to = sums(worker);
+    // From column c of d on, and row `first` of the slab's steps.
+    const auto d = [&](int64_t c, int64_t first = 0) {
+      return StepRows<const T>{slab.d.at(first, 0).data + c, slab.d.step, slab.d.sample};
+    };
+    const auto from = [&](const StepRows<const T>& all, int64_t step) {
+      return StepRows<const T>{all.at(step, slab.b).data, all.step, all.sample};
+    };
+    const int64_t recurrent = Cell::kFirstRecurrentRow * padded;
     const T one = 1;
-    if (request_.grad_w_ih) {
-      const T* first = layer_.x(slab.lo + 1, slab.b).data;
-      add_transposed_product<T>(steps, n, layer_.I, N_,
-                                {first, request_.x_stride[0], request_.x_stride[1]}, from_x, x);
-    }
+    if (request_.grad_w_ih)
+      add_transposed_product<T>(steps, n, layer_.I, N_, from(layer_.inputs, slab.lo), d(0), to.x);
     if (request_.grad_w_hh) {
-      if (slab.lo == 0 && request_.h0)
-        add_transposed_product<T>(1, n, P, N_, {layer_.h(0, slab.b).data, 0, P}, from_h, h);
+      if (slab.lo == 0 && layer_.h0)
+        add_transposed_product<T>(1, n, P, N_, {layer_.h(0, slab.b).data, 0, P}, d(recurrent),
+                                  to.h);
       const int64_t skip = slab.lo == 0;
-      const Block<T> rest{from_h.data + skip * step, step, ld};
       if (steps > skip)
-        add_transposed_product<T>(steps - skip, n, P, N_,
-                                  {layer_.h(slab.lo + skip, slab.b).data, request_.output_step, P},
-                                  rest, h);
+        add_transposed_product<T>(steps - skip, n, P, N_, from(layer_.output, slab.lo + skip - 1),
+                                  d(recurrent, skip), to.h);
     }
     if (request_.grad_b_ih || (request_.grad_b_hh && !Cell::kFirstRecurrentRow))
-      add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, from_x, sums_x);
+      add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, d(0), to.bias_x);
     if (request_.grad_b_hh && Cell::kFirstRecurrentRow)
-      add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, from_h, sums_x + N_);
-    if (request_.grad_w_hr) {
-      const T* g_h = slab.d.data + Cell::kRows * padded;
-      add_transposed_product<T>(steps, n, P, whole_vectors<T>(padded), {g_h, step, ld},
-                                {g_h + layer_.padded_P, step, ld}, hr);
-    }
+      add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, d(recurrent), to.bias_h);
+    if (request_.grad_w_hr)
+      add_transposed_product<T>(steps, n, P, whole_vectors<T>(padded), d(Cell::kRows * padded),
+                                d(Cell::kRows * padded + layer_.padded_P), to.hr);
     if (request_.grad_x)
-      for (int64_t t = slab.lo + 1; t <= slab.hi; ++t)
-        grad_x(t, slab.b, n, slab.d.from((t - 1 - slab.lo) * slab.d_rows));
+      for (int64_t t = slab.lo; t < slab.hi; ++t) grad_x(t, slab.b, n, slab.d.at(t - slab.lo, 0));
   }
 
   // Adds the rows of a slab, shared out to `count` workers from `first` on: share i of them. (What
@@ -89,10 +73,10 @@ class ParameterGradients {
       const int64_t lo = slab.lo, steps = slab.steps();
       slab.lo = lo + steps * i / count;
       slab.hi = lo + steps * (i + 1) / count;
-      slab.d = slab.d.from((slab.lo - lo) * slab.d_rows);
+      slab.d.data = slab.d.at(slab.lo - lo, 0).data;
     } else {
       const int64_t b = slab.n * i / count;
-      slab.d = slab.d.from(b);
+      slab.d.data = slab.d.at(0, b).data;
       slab.b += b;
       slab.n = slab.n * (i + 1) / count - b;
     }
@@ -102,22 +86,16 @@ class ParameterGradients {
   // Writes the gradients.
   void finish() {
     add_up_workers();
-    const T* x = sums_.data;
-    const T* h = x + size_x_;
-    const T* hr = h + size_h_;
-    const T* sums_x = hr + size_hr_;
-    const T* sums_h = sums_x + N_;
+    const Sums of_all = sums(0);
     const int64_t H = layer_.H;
-    if (request_.grad_w_ih) scatter(x, layer_.I, static_cast<T*>(request_.grad_w_ih), kPermuted);
-    if (request_.grad_w_hh) scatter(h, layer_.P, static_cast<T*>(request_.grad_w_hh), false);
-    if (request_.grad_b_ih) scatter(sums_x, 1, static_cast<T*>(request_.grad_b_ih), kPermuted);
-    if (request_.grad_b_hh)
-      scatter(Cell::kFirstRecurrentRow ? sums_h : sums_x, 1, static_cast<T*>(request_.grad_b_hh),
-              false);
+    scatter(of_all.x, layer_.I, request_.grad_w_ih, kPermuted);
+    scatter(of_all.h, layer_.P, request_.grad_w_hh, false);
+    scatter(of_all.bias_x, 1, request_.grad_b_ih, kPermuted);
+    scatter(Cell::kFirstRecurrentRow ? of_all.bias_h : of_all.bias_x, 1, request_.grad_b_hh, false);
     if (request_.grad_w_hr)
       for (int64_t p = 0; p < layer_.P; ++p)
         std::memcpy(static_cast<T*>(request_.grad_w_hr) + p * H,
-                    hr + p * whole_vectors<T>(layer_.padded), H * sizeof(T));
+                    of_all.hr + p * whole_vectors<T>(layer_.padded), H * sizeof(T));
   }
 
  private:
@@ -125,6 +103,18 @@ class ParameterGradients {
   static constexpr int64_t kNarrow = 4;
   bool narrow() const { return layer_.I < kNarrow; }
   bool rearranged() const { return kPermuted || narrow() || layer_.H != layer_.padded; }
+
+  // A worker's: of the weights, of the biases that go with W_ih and of those that go with W_hh.
+  struct Sums {
+    T *x, *h, *hr, *bias_x, *bias_h;
+  };
+  Sums sums(int64_t worker) const {
+    T* const x = sums_.data + worker * size_;
+    T* const h = x + size_x_;
+    T* const hr = h + size_h_;
+    T* const bias = hr + size_hr_;
+    return {x, h, hr, bias, bias + N_};
+  }
 
   // To the sums of the first. A share of the numbers, of all workers, is one thread's.
   void add_up_workers() {
@@ -136,14 +126,16 @@ class ParameterGradients {
     });
   }
 
+  // Of step t + 1.
   void grad_x(int64_t t, int64_t b, int64_t n, Rows<T> d) const {
     const int64_t I = layer_.I;
-    T* out = static_cast<T*>(request_.grad_x) + (t - 1) * request_.grad_x_step + b * I;
-    if (narrow())
-      dot_rows<T, kMaxWidth<T>>(n, K_, I, d.data, d.ld, w_ih_.data, out);
-    else
-      multiply_x_(n, K_, I, d.data, d.ld, rearranged() ? w_ih_.data : layer_.w_ih, nullptr, 0, out,
-                  I);
+    T* out = static_cast<T*>(request_.grad_x) + t * request_.grad_x_step + b * I;
+    if (!narrow())
+      return multiply_x_(n, K_, I, {d.data, d.ld}, rearranged() ? w_ih_.data : layer_.w_ih, {},
+                         {out, I});
+    for (int64_t r = 0; r < n; ++r)
+      matrix_times_vector_of_width<T, kMaxWidth<T>>(I, K_, {w_ih_.data, K_}, d[r], nullptr,
+                                                    out + r * I);
   }
 
   // W_ih with its gates in d's order, padded; transposed if narrow.
@@ -160,7 +152,8 @@ class ParameterGradients {
   }
 
   // grad (GH x inputs) from a sum kept as (inputs x N), gates in torch's order.
-  void scatter(const T* sum, int64_t inputs, T* grad, bool permuted) const {
+  void scatter(const T* sum, int64_t inputs, void* grad, bool permuted) const {
+    if (!grad) return;
     const int64_t H = layer_.H;
     constexpr int64_t kBlock = 16;
     const int64_t blocks = ceil_div(H, kBlock);
@@ -169,19 +162,24 @@ class ParameterGradients {
       const int64_t gate = permuted ? Cell::input_gate(row) : row;
       for (int64_t i = 0; i < inputs; ++i)
         for (int64_t j = j0; j < min(j0 + kBlock, H); ++j)
-          grad[(gate * H + j) * inputs + i] = sum[i * N_ + row * layer_.padded + j];
+          static_cast<T*>(grad)[(gate * H + j) * inputs + i] =
+              sum[i * N_ + row * layer_.padded + j];
     });
   }
 
   const Layer<T>& layer_;
   const RecurrentBackwardRequest& request_;
   const int workers_;
-  const int64_t K_, N_, size_x_, size_h_, size_hr_, size_;
-  // A worker's: W_ih, W_hh, W_hr, the sums that go with W_ih, with W_hh. As many as workers: so no
-  // sum depends on which thread came first.
-  Buffer<T> sums_;
-  const Parallel parallel_;
-  Buffer<T> w_ih_;
+  const Parallel& given_;
+  const int64_t K_ = Cell::kGates * layer_.padded, N_ = whole_vectors<T>(K_);
+  const int64_t size_x_ = request_.grad_w_ih ? layer_.I * N_ : 0;
+  const int64_t size_h_ = request_.grad_w_hh ? layer_.P * N_ : 0;
+  const int64_t size_hr_ = request_.grad_w_hr ? layer_.P * whole_vectors<T>(layer_.padded) : 0;
+  const int64_t size_ = size_x_ + size_h_ + size_hr_ + 2 * N_;
+  // As many as workers: so no sum depends on which thread came first.
+  Buffer<T> sums_{workers_ * size_};
+  const Parallel parallel_ = worth_threads(given_, workers_* size_);
+  Buffer<T> w_ih_{request_.grad_x && rearranged() ? K_ * layer_.I : 0};
   MultiplyRows<T> multiply_x_ = nullptr;
 };
 

@@ -59,60 +59,40 @@ struct BackwardStep {
   T* scratch;           // n x padded H
 };
 
-// The pointers of one layer, typed.
+// The tensors of one layer, typed.
 template <typename T>
 struct Layer {
   const RecurrentRequest& request;
-  int64_t steps, B, I, H, P;
-  int64_t padded, padded_P;
-  const T *output, *kept_data;
-  const T *w_ih, *w_hh, *b_ih, *b_hh, *w_hr;
+  const int64_t steps = request.T, B = request.B, I = request.I, H = request.H, P = request.P;
+  const int64_t padded = padded_units<T>(H), padded_P = padded_units<T>(P);
+  // Of step 1 and on; what the forward kept: all that the cell wants, an LSTM's c alone, or
+  // nothing.
+  const StepRows<const T> inputs{typed(request.x), request.x_stride[0], request.x_stride[1]};
+  const StepRows<const T> output, kept;
+  const ConstRows<T> h0{typed(request.h0), P}, c0{typed(request.c0), H};
+  const T *const w_ih = typed(request.w_ih), *const w_hh = typed(request.w_hh);
+  const T *const b_ih = typed(request.b_ih), *const b_hh = typed(request.b_hh);
+  const T* const w_hr = typed(request.w_hr);
 
   template <class Request>
   explicit Layer(const Request& request)
       : request(request),
-        steps(request.T),
-        B(request.B),
-        I(request.I),
-        H(request.H),
-        P(request.P),
-        padded(padded_units<T>(request.H)),
-        padded_P(padded_units<T>(request.P)),
-        output(static_cast<const T*>(request.output)),
-        kept_data(static_cast<const T*>(request.kept)),
-        w_ih(static_cast<const T*>(request.w_ih)),
-        w_hh(static_cast<const T*>(request.w_hh)),
-        b_ih(static_cast<const T*>(request.b_ih)),
-        b_hh(static_cast<const T*>(request.b_hh)),
-        w_hr(static_cast<const T*>(request.w_hr)) {}
+        output{typed(request.output), request.output_step, P},
+        kept{typed(request.kept), B * request.kept_width, request.kept_width} {}
 
   // Step t = 1 ... T takes x(t) and the state t - 1 to the state t.
-  ConstRows<T> x(int64_t t, int64_t b) const {
-    const T* first = static_cast<const T*>(request.x);
-    return {first + (t - 1) * request.x_stride[0] + b * request.x_stride[1], request.x_stride[1]};
-  }
-  // Of what the forward puts out: its place in the output.
-  int64_t output_at(int64_t t, int64_t b) const { return (t - 1) * request.output_step + b * P; }
-  ConstRows<T> h(int64_t t, int64_t b) const {
-    if (t > 0) return {output + output_at(t, b), P};
-    return ConstRows<T>{static_cast<const T*>(request.h0), P}.from(b);
-  }
-  // What the forward kept of step t: all that the cell wants, an LSTM's c alone, or nothing.
-  int64_t kept_at(int64_t t, int64_t b) const { return ((t - 1) * B + b) * request.kept_width; }
-  ConstRows<T> kept(int64_t t, int64_t b) const {
-    if (!request.kept_width) return {};
-    return {kept_data + kept_at(t, b), request.kept_width};
-  }
-  // An LSTM's c_t, where it was kept: the last padded units of a row.
-  ConstRows<T> kept_c(int64_t t, int64_t b) const {
-    const ConstRows<T> row = kept(t, b);
-    return {row ? row.data + row.ld - padded : nullptr, row.ld};
-  }
+  ConstRows<T> x(int64_t t, int64_t b) const { return inputs.at(t - 1, b); }
+  ConstRows<T> h(int64_t t, int64_t b) const { return t > 0 ? output.at(t - 1, b) : h0.from(b); }
+  // An LSTM's c_t: c_width(t) numbers, where it was kept the last ones of a row.
   ConstRows<T> c(int64_t t, int64_t b) const {
-    if (t > 0) return kept_c(t, b);
-    return ConstRows<T>{static_cast<const T*>(request.c0), H}.from(b);
+    if (t == 0) return c0.from(b);
+    const ConstRows<T> row = kept.at(t - 1, b);
+    return {row.data + row.ld - padded, row.ld};
   }
   int64_t c_width(int64_t t) const { return t > 0 ? padded : H; }
+
+ private:
+  static const T* typed(const void* data) { return static_cast<const T*>(data); }
 };
 
 }  // namespace bppsa::BPPSA_ISA

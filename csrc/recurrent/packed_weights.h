@@ -27,29 +27,29 @@ template <class Cell, typename T = typename Cell::T>
 class PackedWeights {
  public:
   explicit PackedWeights(const Layer<T>& layer, bool needed = true)
-      : width_(whole_vectors<T>(Cell::kSlots * layer.padded)),
-        input_apart_(needed && layer.I * width_ > kCached),
-        input_width_(whole_vectors<T>(columns_of<T>(Cell::FromX::slots, layer.padded))),
-        memory_(needed ? (layer.P + (input_apart_ ? 0 : layer.I) + 1) * width_ : 0),
-        input_(input_apart_ ? layer.I : 0, input_width_),
-        projection_(needed && layer.w_hr ? layer.H : 0, layer.padded_P) {
+      : input_apart(needed && layer.I * whole_vectors<T>(Cell::kSlots * layer.padded) > kCached),
+        input_width(whole_vectors<T>(columns_of<T>(Cell::FromX::slots, layer.padded))),
+        input(input_apart ? layer.I : 0, input_width),
+        projection(needed && layer.w_hr ? layer.H : 0, layer.padded_P),
+        width_(whole_vectors<T>(Cell::kSlots * layer.padded)),
+        memory_(needed ? (layer.P + (input_apart ? 0 : layer.I) + 1) * width_ : 0) {
     if (!needed) return;
     T* h = memory_.data;
     T* x = h + layer.P * width_;
-    T* bias = x + (input_apart_ ? 0 : layer.I) * width_;
+    T* bias = x + (input_apart ? 0 : layer.I) * width_;
     const Columns from_x(layer, Cell::FromX::slots, layer.I, layer.w_ih);
     pack(layer, Cell::FromH::slots, Columns(layer, Cell::FromH::slots, layer.P, layer.w_hh),
          layer.P, h);
-    if (input_apart_)
-      panels_by_columns<T>(layer.I, input_width_, Columns(from_x, layer, Cell::FromX::slots),
-                           input_.panels());
+    if (input_apart)
+      panels_by_columns<T>(layer.I, input_width, Columns(from_x, layer, Cell::FromX::slots),
+                           input.panels());
     else
       pack(layer, Cell::FromX::slots, from_x, layer.I, x);
     if (layer.w_hr)
       panels_by_columns<T>(
           layer.H, layer.padded_P,
           [&](int64_t p) { return p < layer.P ? layer.w_hr + p * layer.H : nullptr; },
-          projection_.panels());
+          projection.panels());
     const Columns b_ih(layer, Cell::FromX::slots, 1, layer.b_ih);
     const Columns b_hh(layer, Cell::FromH::slots, 1, layer.b_hh);
     for (int64_t c = 0; c < width_; ++c)
@@ -58,12 +58,12 @@ class PackedWeights {
   }
 
   const ForwardWeights<T>& operator*() const { return weights_; }
+
   // Whether W_ih is too large to stay in the first-level cache beside W_hh: it is then applied to
   // the samples of several steps at a time, by `input`, to rows of `input_width` numbers.
-  bool input_apart() const { return input_apart_; }
-  const Multiplier<T>& input() const { return input_; }
-  int64_t input_width() const { return input_width_; }
-  const Multiplier<T>& projection() const { return projection_; }
+  const bool input_apart;
+  const int64_t input_width;
+  Multiplier<T> input, projection;
 
  private:
   static constexpr int64_t kCached = (16 << 10) / int64_t(sizeof(T));
@@ -124,12 +124,8 @@ class PackedWeights {
     }
   }
 
-  int64_t width_;
-  bool input_apart_;
-  int64_t input_width_;
+  const int64_t width_;
   Buffer<T> memory_;
-  Multiplier<T> input_;
-  Multiplier<T> projection_;
   ForwardWeights<T> weights_{};
 };
 

@@ -47,7 +47,7 @@ template <class From, int W, typename T, int kWidth = kMaxWidth<T>>
 BPPSA_INLINE Vec<T, kWidth> used_of(int v, Vec<T, kWidth> z) {
   // (Said beforehand: that the mask is all ones the compiler would find out too late.)
   if constexpr (From::slots.all_used()) return z;
-  Vec<typename IntOf<T>::type, kWidth> used;
+  IntVec<T, kWidth> used;
   for (int i = 0; i < kWidth; ++i) used[i] = From::slots.gate[(v * kWidth + i) / W] < 0 ? 0 : -1;
   return select<T, kWidth>(used, z, Vec<T, kWidth>{});
 }
@@ -117,7 +117,7 @@ BPPSA_INLINE void pre_activate(const ForwardWeights<T>& w, const ForwardStep<T>&
 // A vector of slots that lie side by side, from slot `first` on, each through its activation.
 template <class Cell, int W, int first, typename T = typename Cell::T, int kWidth = kMaxWidth<T>>
 BPPSA_INLINE Vec<T, kWidth> activate_side_by_side(Vec<T, kWidth> z) {
-  Vec<typename IntOf<T>::type, kWidth> to_tanh, to_either;
+  IntVec<T, kWidth> to_tanh, to_either;
   bool any_sigmoid = false, any_tanh = false;
   for (int i = 0; i < kWidth; ++i) {
     const Activation f = Cell::kActivation[first + i / W];

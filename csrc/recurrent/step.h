@@ -12,17 +12,17 @@ BPPSA_INLINE void forward_tiles(const ForwardWeights<T>& w, const ForwardStep<T>
   const Columns<T, kMaxWidth<T>> columns(w.padded);
   for_each_tile(s.n, columns, [&](auto& tile) __attribute__((always_inline)) {
     tile.clear();
-    tile.multiply_add_panel(w.P, s.h.data, s.h.ld, w.h);
-    if (!s.x_part) tile.multiply_add_panel(w.I, s.x.data, s.x.ld, w.x);
+    tile.multiply_add_panel(w.P, s.h, w.h);
+    if (!s.x_part) tile.multiply_add_panel(w.I, s.x, w.x);
     tile.sum();
-    if (s.x_part) tile.add_rows(s.x_part.data, s.x_part.ld);
+    if (s.x_part) tile.add_rows(s.x_part);
     tile.add_row(w.bias);
     tile.map([](auto z) __attribute__((always_inline)) {
       constexpr int W = sizeof(z) / sizeof(T);
       Vec<T, W> slot[] = {z};
       return Cell::template step<VectorMath<T, W>>(slot, UnitState<Vec<T, W>>{}).h;
     });
-    tile.store_rows(s.out.data, s.out.ld);
+    tile.store_rows(s.out);
   });
   if (s.output)
     for (int64_t r = 0; r < s.n; ++r) copy_units(w.H, s.out[r], s.output[r]);
@@ -67,7 +67,7 @@ struct Seen {
 template <class Cell, typename T = typename Cell::T>
 void project_back(const Layer<T>& layer, const BackwardWeights<T>& w, const BackwardStep<T> s) {
   const int64_t padded = layer.padded, padded_P = layer.padded_P;
-  w.w_hr(s.n, s.g.data, s.g.ld, nullptr, 0, 0, s.scratch, padded);
+  w.w_hr(s.n, s.g, {}, 0, {s.scratch, padded});
   for (int64_t row = 0; row < s.n; ++row)
     std::memcpy(s.d[row] + Cell::kRows * padded, s.g[row], padded_P * sizeof(T));
 }
@@ -108,11 +108,11 @@ BPPSA_INLINE void backward_step(const Layer<T>& layer, const BackwardWeights<T>&
         if constexpr (Cell::kPassesH) L::store(s.scratch + row * padded + k, padded, past[0] + u);
       });
   clear_padding(s.n, Cell::kRows, layer.H, s.d.data, s.d.ld);
-  const T* recurrent = s.d.data + Cell::kFirstRecurrentRow * padded;
+  const ConstRows<T> recurrent{s.d.data + Cell::kFirstRecurrentRow * padded, s.d.ld};
   if constexpr (Cell::kPassesH)
-    w.w_hh(s.n, recurrent, s.d.ld, s.scratch, padded, padded, s.out.data, s.out.ld);
+    w.w_hh(s.n, recurrent, {s.scratch, padded}, padded, s.out);
   else
-    w.w_hh(s.n, recurrent, s.d.ld, s.direct.data, s.direct.ld, layer.P, s.out.data, s.out.ld);
+    w.w_hh(s.n, recurrent, s.direct, layer.P, s.out);
 }
 
 }  // namespace bppsa::BPPSA_ISA

@@ -56,8 +56,8 @@ class ChainTree {
         return;
       }
       const Segment<T>& right = map(l - 1, 2 * i + 1, r);
-      chain_.product(S_, S_, S_, right.product, left.product, nullptr, 0, node.product);
-      chain_.product(1, S_, S_, right.shift, left.product, left.shift, 0, node.shift);
+      chain_.product(S_, right.product, left.product, nullptr, node.product);
+      chain_.product(1, right.shift, left.product, left.shift, node.shift);
       measure(node, S_);
     });
   }

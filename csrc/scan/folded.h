@@ -4,12 +4,9 @@
 //   2. the carries are passed from chunk to chunk
 //   3. the chunks are replayed from their carries, and the steps that are left over after them
 //
-// Phases 1 and 3 are walks of the folded chain, whose samples are the chunks of the samples: with
-// few elements a walk waits for its own last step, many chunks side by side fill that time, so
-// that this pays on a single core too. Phase 2 is K steps of the sort that the chain itself has.
-//
-// It asks of a chain what linear_scan does, and fold, compose, walk and size
-// (cpu/diagonal_chain.h).
+// Phases 1 and 3 walk the folded chain (cpu/levels/diagonal_chain.h), whose samples are the chunks
+// of the samples: with few elements a walk waits for its own last step, many chunks side by side
+// fill that time, so that this pays on a single core too.
 //
 // The rule of trust is TrustedElement's, element by element, with maps in double. An element out of
 // range is walked, in company, and is alone in taking what the walk found.

@@ -81,7 +81,7 @@ void cross(const Chain& chain, const Segment<T>& segment, int64_t hi, int64_t lo
   const int64_t H = chain.state_width();
   if (segment.size <= TrustedMatrix<T>::large &&
       (segment.size >= TrustedMatrix<T>::tiny || max_abs(g, H) <= 1)) {
-    chain.product(1, H, H, g, segment.product, segment.shift, 0, out);
+    chain.product(1, g, segment.product, segment.shift, out);
     if (finite(out, H)) return;
   }
   std::memcpy(walker.g, g, H * sizeof(T));

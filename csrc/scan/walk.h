@@ -13,7 +13,7 @@
 //   compose(t, b, rows, P, out, scratch)
 //                                  out = P J_t, for `rows` rows
 //   scratch(n)                     numbers of scratch that the calls above need
-//   product                        rows times an H x H matrix, for maps already composed
+//   product(rows, P, Q, u, out)    out = P Q + u (or null), for maps already composed
 #pragma once
 
 #include <cstring>
@@ -42,29 +42,33 @@ struct Walker {
   template <bool Final>
   void walk(const Chain& chain, int64_t hi, int64_t lo, int64_t b, int64_t n) {
     // A chain whose steps are too short to be called one by one walks them itself.
-    if constexpr (requires { chain.template walk<Final>(hi, lo, b, n, g); })
-      return chain.template walk<Final>(hi, lo, b, n, g);
-    else
-      walk_by_steps<Final>(chain, hi, lo, b, n);
-  }
-
- private:
-  template <bool Final>
-  void walk_by_steps(const Chain& chain, int64_t hi, int64_t lo, int64_t b, int64_t n) {
-    const auto steps = [&](int64_t samples) __attribute__((always_inline)) {
-      for (int64_t t = hi; t > lo; --t) {
-        chain.template step<Final>(t, b, samples, g, next, scratch);
-        T* swap = g;
-        g = next;
-        next = swap;
-      }
-    };
-    // A single sample's steps are short: a chain may spare them what a known number makes needless.
-    if (n == 1)
-      steps(1);
-    else
-      steps(n);
+    if constexpr (requires { chain.template walk<Final>(hi, lo, b, n, g); }) {
+      chain.template walk<Final>(hi, lo, b, n, g);
+    } else {
+      const auto steps = [&](int64_t samples) __attribute__((always_inline)) {
+        for (int64_t t = hi; t > lo; --t) {
+          chain.template step<Final>(t, b, samples, g, next, scratch);
+          T* swap = g;
+          g = next;
+          next = swap;
+        }
+      };
+      // A single sample's are short too: a chain may spare them what a known number makes needless.
+      if (n == 1)
+        steps(1);
+      else
+        steps(n);
+    }
   }
 };
+
+// All steps of samples [b, b + n), the true gradients.
+template <class Chain>
+void walk_samples(const Chain& chain, int64_t b, int64_t n) {
+  Walker<Chain> walker(chain, n);
+  chain.last(b, n, walker.g);
+  walker.template walk<true>(chain, chain.steps(), 0, b, n);
+  chain.first(b, n, walker.g);
+}
 
 }  // namespace bppsa::BPPSA_ISA

@@ -14,52 +14,22 @@
 namespace bppsa::BPPSA_ISA {
 
 template <typename T, int W>
-BPPSA_INLINE Vec<T, W> select(Vec<typename IntOf<T>::type, W> mask, Vec<T, W> a, Vec<T, W> b) {
+BPPSA_INLINE Vec<T, W> select(IntVec<T, W> mask, Vec<T, W> a, Vec<T, W> b) {
   return mask ? a : b;
 }
 
-template <typename T, int W>
-BPPSA_INLINE Vec<typename IntOf<T>::type, W> bits_of(Vec<T, W> x) {
-  Vec<typename IntOf<T>::type, W> bits;
-  std::memcpy(&bits, &x, sizeof(bits));
-  return bits;
-}
-
-template <typename T, int W>
-BPPSA_INLINE Vec<T, W> from_bits(Vec<typename IntOf<T>::type, W> bits) {
-  Vec<T, W> x;
-  std::memcpy(&x, &bits, sizeof(x));
-  return x;
-}
-
-// The bits of a sign.
-template <typename T, int W>
-BPPSA_INLINE Vec<typename IntOf<T>::type, W> sign_of(Vec<T, W> x) {
-  return bits_of<T, W>(x) & (typename IntOf<T>::type(1) << (8 * sizeof(T) - 1));
-}
-
-// 2^n for integral n in the range of normal numbers.
-template <typename T, int W>
-BPPSA_INLINE Vec<T, W> exp2i(Vec<T, W> n) {
-  using I = typename IntOf<T>::type;
-  constexpr int kMantissa = sizeof(T) == 4 ? 23 : 52;
-  constexpr I kBias = sizeof(T) == 4 ? 127 : 1023;
-  return from_bits<T, W>((__builtin_convertvector(n, Vec<I, W>) + kBias) << kMantissa);
+// (Casts between vectors keep the bits.)
+template <int W>
+BPPSA_INLINE IntVec<float, W> sign_bits(Vec<float, W> x) {
+  return (IntVec<float, W>)x & int32_t(1u << 31);
 }
 
 template <int W>
-BPPSA_INLINE Vec<double, W> exp_reduced(Vec<double, W> x, Vec<double, W> n) {
-  const Vec<double, W> r = (x - n * 6.93145751953125e-1) - n * 1.42860682030941723212e-6;
-  const Vec<double, W> z = r * r;
-  const Vec<double, W> p =
-      r * ((1.26177193074810590878e-4 * z + 3.02994407707441961300e-2) * z + 1.0);
-  const Vec<double, W> q = ((3.00198505138664455042e-6 * z + 2.52448340349684104192e-3) * z +
-                            2.27265548208155028766e-1) *
-                               z +
-                           2.0;
-  return 1.0 + 2.0 * (p / (q - p));
+BPPSA_INLINE Vec<float, W> flip(Vec<float, W> x, IntVec<float, W> bits) {
+  return (Vec<float, W>)((IntVec<float, W>)x ^ bits);
 }
 
+// For x below 0.625, z = x^2.
 template <int W>
 BPPSA_INLINE Vec<float, W> tanh_small(Vec<float, W> x, Vec<float, W> z) {
   const Vec<float, W> high = (-5.70498872745e-3f * z + 2.06390887954e-2f) * (z * z);
@@ -80,12 +50,22 @@ BPPSA_INLINE Vec<double, W> tanh_small(Vec<double, W> x, Vec<double, W> z) {
 // exp(x) for x in the range where it and its reciprocal are normal numbers; a NaN stays a NaN.
 template <int W>
 BPPSA_INLINE Vec<double, W> exp_in_range(Vec<double, W> x) {
+  using I = IntVec<double, W>;
   // Round to nearest by adding 1.5 * 2^mantissa: exact, and NaN-safe.
   constexpr double kMagic = 6755399441055744;
   Vec<double, W> n = x * 1.44269504088896340736 + kMagic;
   n = n - kMagic;
-  // exp2i of a NaN's integer conversion is arbitrary, but it multiplies a NaN.
-  return exp_reduced<W>(x, n) * exp2i<double, W>(n);
+  const Vec<double, W> r = (x - n * 6.93145751953125e-1) - n * 1.42860682030941723212e-6;
+  const Vec<double, W> z = r * r;
+  const Vec<double, W> p =
+      r * ((1.26177193074810590878e-4 * z + 3.02994407707441961300e-2) * z + 1.0);
+  const Vec<double, W> q = ((3.00198505138664455042e-6 * z + 2.52448340349684104192e-3) * z +
+                            2.27265548208155028766e-1) *
+                               z +
+                           2.0;
+  // 2^n; of a NaN anything, but it multiplies a NaN.
+  const auto scale = (Vec<double, W>)((__builtin_convertvector(n, I) + 1023) << 52);
+  return (1.0 + 2.0 * (p / (q - p))) * scale;
 }
 
 // exp(s x) = 2^n (1 + p) for |s x| <= 87, s = -1 or 2. With x = n (ln 2 / s) + r, p = expm1(s r),
@@ -115,16 +95,16 @@ BPPSA_INLINE ReducedExp<W> reduced_exp(Vec<float, W> x) {
   result.p = (high * r2 + low) * r2 + s * r;
   // The low bits of `shifted` are those of n: up into the exponent. (A NaN makes nonsense here, but
   // p is a NaN then.)
-  result.scale = from_bits<float, W>((bits_of<float, W>(shifted) << 23) + (127 << 23));
+  result.scale = (Vec<float, W>)(((IntVec<float, W>)shifted << 23) + (127 << 23));
   return result;
 }
 
 // 1 / x for normal x. Where the machine has an estimate to 14 bits, one Newton step on it costs a
 // fifth of a division.
-template <int W>
-BPPSA_INLINE Vec<float, W> reciprocal(Vec<float, W> x) {
+template <typename T, int W>
+BPPSA_INLINE Vec<T, W> reciprocal(Vec<T, W> x) {
 #if defined(__AVX512VL__)
-  if constexpr (W >= 4) {
+  if constexpr (sizeof(T) == 4 && W >= 4) {
     Vec<float, W> y;
     if constexpr (W == 16) y = _mm512_maskz_rcp14_ps(0xffff, x);
     if constexpr (W == 8) y = _mm256_maskz_rcp14_ps(0xff, x);
@@ -132,15 +112,16 @@ BPPSA_INLINE Vec<float, W> reciprocal(Vec<float, W> x) {
     return y + y * (1.0f - x * y);
   }
 #endif
-  return 1.0f / x;
-}
-
-template <int W>
-BPPSA_INLINE Vec<double, W> reciprocal(Vec<double, W> x) {
   return 1 / x;
 }
 
-// The lesser, or x where it is a NaN.
+// 1 / (1 + exp(s x)).
+template <int W>
+BPPSA_INLINE Vec<float, W> reciprocal_of_1_plus(const ReducedExp<W>& e) {
+  return reciprocal<float, W>(e.scale * e.p + (e.scale + 1));
+}
+
+// The lesser, or x where it is a NaN: one instruction, which compilers do not find everywhere.
 template <typename T, int W>
 BPPSA_INLINE Vec<T, W> at_most(Vec<T, W> limit, Vec<T, W> x) {
 #if defined(__AVX512VL__)
@@ -148,7 +129,7 @@ BPPSA_INLINE Vec<T, W> at_most(Vec<T, W> limit, Vec<T, W> x) {
   if constexpr (sizeof(T) == 4 && W == 8) return _mm256_maskz_min_ps(0xff, limit, x);
   if constexpr (sizeof(T) == 4 && W == 4) return _mm_maskz_min_ps(0xf, limit, x);
 #endif
-  return select<T, W>(x > limit, limit, x);
+  return x > limit ? limit : x;
 }
 
 // The greater, or x where it is a NaN.
@@ -159,7 +140,7 @@ BPPSA_INLINE Vec<T, W> at_least(Vec<T, W> limit, Vec<T, W> x) {
   if constexpr (sizeof(T) == 4 && W == 8) return _mm256_maskz_max_ps(0xff, limit, x);
   if constexpr (sizeof(T) == 4 && W == 4) return _mm_maskz_max_ps(0xf, limit, x);
 #endif
-  return select<T, W>(x < limit, limit, x);
+  return x < limit ? limit : x;
 }
 
 // x between -limit and limit; a NaN stays a NaN.
@@ -168,65 +149,46 @@ BPPSA_INLINE Vec<T, W> clamp(Vec<T, W> x, T limit) {
   return at_least<T, W>(splat<T, W>(-limit), at_most<T, W>(splat<T, W>(limit), x));
 }
 
-template <int W>
-BPPSA_INLINE Vec<float, W> tanh_of(Vec<float, W> x) {
-  const Vec<int32_t, W> sign = sign_of<float, W>(x);
-  const Vec<float, W> a = from_bits<float, W>(bits_of<float, W>(x) ^ sign);
-  // Beyond 10 the result is 1 to the last place.
-  const ReducedExp<W> e = reduced_exp<W, 2>(at_most<float, W>(splat<float, W>(10), a));
-  const Vec<float, W> large = 1 - 2 * reciprocal<W>(e.scale * e.p + (e.scale + 1));
-  return select<float, W>(a < 0.625f, tanh_small<W>(x, x * x),
-                          from_bits<float, W>(bits_of<float, W>(large) ^ sign));
-}
-
-template <int W>
-BPPSA_INLINE Vec<double, W> tanh_of(Vec<double, W> x) {
-  const Vec<double, W> zero = {};
-  const Vec<double, W> a = select<double, W>(x < zero, -x, x);
-  // Beyond 22 the quotient is below half a unit in the last place of 1.
-  const Vec<double, W> limit = splat<double, W>(22);
-  const Vec<double, W> e = exp_in_range<W>(2 * select<double, W>(a > limit, limit, a));
-  const Vec<double, W> large = 1 - 2 / (e + 1);
-  const Vec<double, W> signed_large = select<double, W>(x < zero, -large, large);
-  return select<double, W>(a < 0.625, tanh_small<W>(x, x * x), signed_large);
+template <typename T, int W>
+BPPSA_INLINE Vec<T, W> tanh(Vec<T, W> x) {
+  if constexpr (sizeof(T) == 4) {
+    const IntVec<T, W> sign = sign_bits<W>(x);
+    const Vec<T, W> a = flip<W>(x, sign);
+    // Beyond 10 the result is 1 to the last place.
+    const ReducedExp<W> e = reduced_exp<W, 2>(at_most<T, W>(splat<T, W>(10), a));
+    const Vec<T, W> large = 1 - 2 * reciprocal_of_1_plus<W>(e);
+    return a < 0.625f ? tanh_small<W>(x, x * x) : flip<W>(large, sign);
+  } else {
+    const Vec<T, W> a = x < 0 ? -x : x;
+    // Beyond 22 the quotient is below half a unit in the last place of 1.
+    const Vec<T, W> e = exp_in_range<W>(2 * at_most<T, W>(splat<T, W>(22), a));
+    const Vec<T, W> large = 1 - 2 / (e + 1);
+    return a < 0.625 ? tanh_small<W>(x, x * x) : (x < 0 ? -large : large);
+  }
 }
 
 // Beyond the limits the result is 1, or smaller than any that is not rounded away.
-template <int W>
-BPPSA_INLINE Vec<float, W> sigmoid_of(Vec<float, W> x) {
-  const ReducedExp<W> e = reduced_exp<W, -1>(clamp<float, W>(x, 87));
-  return reciprocal<W>(e.scale * e.p + (e.scale + 1));
-}
-
-template <int W>
-BPPSA_INLINE Vec<double, W> sigmoid_of(Vec<double, W> x) {
-  return 1 / (1 + exp_in_range<W>(clamp<double, W>(-x, 708)));
-}
-
-template <typename T, int W>
-BPPSA_INLINE Vec<T, W> tanh(Vec<T, W> x) {
-  return tanh_of<W>(x);
-}
-
 template <typename T, int W>
 BPPSA_INLINE Vec<T, W> sigmoid(Vec<T, W> x) {
-  return sigmoid_of<W>(x);
+  if constexpr (sizeof(T) == 4)
+    return reciprocal_of_1_plus<W>(reduced_exp<W, -1>(clamp<T, W>(x, 87)));
+  else
+    return 1 / (1 + exp_in_range<W>(clamp<T, W>(-x, 708)));
 }
 
 // tanh where chosen, elsewhere sigmoid: they share what they can.
 template <typename T, int W>
-BPPSA_INLINE Vec<T, W> sigmoid_or_tanh(Vec<typename IntOf<T>::type, W> to_tanh, Vec<T, W> x) {
+BPPSA_INLINE Vec<T, W> sigmoid_or_tanh(IntVec<T, W> to_tanh, Vec<T, W> x) {
   if constexpr (sizeof(T) == 4) {
-    const Vec<int32_t, W> sign = sign_of<float, W>(x);
-    const Vec<float, W> a = from_bits<float, W>(bits_of<float, W>(x) ^ sign);
-    const ReducedExp<W> e =
-        reduced_exp<W, 1>(clamp<float, W>(select<float, W>(to_tanh, a + a, -x), 87));
-    const Vec<float, W> r = reciprocal<W>(e.scale * e.p + (e.scale + 1));
-    const Vec<float, W> large = from_bits<float, W>(bits_of<float, W>(1 - 2 * r) ^ sign);
-    const Vec<float, W> small = tanh_small<W>(x, x * x);
-    return select<float, W>(to_tanh, select<float, W>(a < 0.625f, small, large), r);
+    const IntVec<T, W> sign = sign_bits<W>(x);
+    const Vec<T, W> a = flip<W>(x, sign);
+    const Vec<T, W> scaled = to_tanh ? a + a : -x;
+    const Vec<T, W> r = reciprocal_of_1_plus<W>(reduced_exp<W, 1>(clamp<T, W>(scaled, 87)));
+    const Vec<T, W> large = flip<W>(1 - 2 * r, sign);
+    const Vec<T, W> small = tanh_small<W>(x, x * x);
+    return to_tanh ? (a < 0.625f ? small : large) : r;
   } else {
-    return select<T, W>(to_tanh, tanh<T, W>(x), sigmoid<T, W>(x));
+    return to_tanh ? tanh<T, W>(x) : sigmoid<T, W>(x);
   }
 }
 
@@ -234,12 +196,11 @@ BPPSA_INLINE Vec<T, W> sigmoid_or_tanh(Vec<typename IntOf<T>::type, W> to_tanh, 
 template <typename T, int W>
 struct VectorMath {
   using V = Vec<T, W>;
-  using Mask = Vec<typename IntOf<T>::type, W>;
 
   BPPSA_INLINE static V tanh(V x) { return BPPSA_ISA::tanh<T, W>(x); }
   BPPSA_INLINE static V sigmoid(V x) { return BPPSA_ISA::sigmoid<T, W>(x); }
-  BPPSA_INLINE static V reciprocal(V x) { return BPPSA_ISA::reciprocal<W>(x); }
-  BPPSA_INLINE static V select(Mask mask, V a, V b) { return mask ? a : b; }
+  BPPSA_INLINE static V reciprocal(V x) { return BPPSA_ISA::reciprocal<T, W>(x); }
+  BPPSA_INLINE static V select(IntVec<T, W> mask, V a, V b) { return mask ? a : b; }
 };
 
 }  // namespace bppsa::BPPSA_ISA

@@ -151,7 +151,7 @@ BPPSA_INLINE Vec<T, W> repeat(const T* p) {
 // (__builtin_shuffle here and below is GCC's alone: CMakeLists.txt asks for it.)
 template <typename T, int W>
 BPPSA_INLINE Vec<T, W> evens(Vec<T, W> a, Vec<T, W> b) {
-  Vec<typename IntOf<T>::type, W> even;
+  IntVec<T, W> even;
   for (int i = 0; i < W; ++i) even[i] = 2 * i;
   return __builtin_shuffle(a, b, even);
 }
@@ -159,7 +159,7 @@ BPPSA_INLINE Vec<T, W> evens(Vec<T, W> a, Vec<T, W> b) {
 // a1, a3, ..., b1, b3, ...
 template <typename T, int W>
 BPPSA_INLINE Vec<T, W> odds(Vec<T, W> a, Vec<T, W> b) {
-  Vec<typename IntOf<T>::type, W> odd;
+  IntVec<T, W> odd;
   for (int i = 0; i < W; ++i) odd[i] = 2 * i + 1;
   return __builtin_shuffle(a, b, odd);
 }
@@ -167,7 +167,7 @@ BPPSA_INLINE Vec<T, W> odds(Vec<T, W> a, Vec<T, W> b) {
 // a0, b0, a1, b1, ... in two vectors.
 template <typename T, int W>
 BPPSA_INLINE void store_interleaved(T* p, Vec<T, W> a, Vec<T, W> b) {
-  Vec<typename IntOf<T>::type, W> low, high;
+  IntVec<T, W> low, high;
   for (int i = 0; i < W; ++i) low[i] = i / 2 + i % 2 * W, high[i] = low[i] + W / 2;
   if constexpr (W == 1) high[0] = 1;
   store<T, W>(p, __builtin_shuffle(a, b, low));
@@ -184,7 +184,7 @@ BPPSA_INLINE Vec<T, W> pair_sums(Vec<T, W> a, Vec<T, W> b) {
 // apart.
 template <typename T, int W>
 BPPSA_INLINE void transpose(Vec<T, W> (&v)[W]) {
-  Vec<typename IntOf<T>::type, W> low, high;
+  IntVec<T, W> low, high;
   for (int i = 0; i < W; ++i) low[i] = i / 2 + i % 2 * W, high[i] = low[i] + W / 2;
   for (int round = 1; round < W; round *= 2) {
     Vec<T, W> next[W];

@@ -2,8 +2,6 @@
 // widened to float32 at each load and rounded to nearest-even at each store.
 #pragma once
 
-#include <cstring>
-
 #include "../requests/plan.h"
 #include "isa.h"
 
@@ -25,16 +23,8 @@ struct ComputeOf<double> {
   using type = double;
 };
 
-BPPSA_INLINE float as_float(uint32_t bits) {
-  float f;
-  std::memcpy(&f, &bits, 4);
-  return f;
-}
-BPPSA_INLINE uint32_t as_bits(float f) {
-  uint32_t bits;
-  std::memcpy(&bits, &f, 4);
-  return bits;
-}
+BPPSA_INLINE float as_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+BPPSA_INLINE uint32_t as_bits(float f) { return __builtin_bit_cast(uint32_t, f); }
 
 BPPSA_INLINE float widen(float x) { return x; }
 BPPSA_INLINE double widen(double x) { return x; }
@@ -48,13 +38,7 @@ BPPSA_INLINE float widen(Float16 x) {
 }
 
 template <typename S>
-BPPSA_INLINE S narrow(typename ComputeOf<S>::type x);
-template <>
-BPPSA_INLINE float narrow<float>(float x) {
-  return x;
-}
-template <>
-BPPSA_INLINE double narrow<double>(double x) {
+BPPSA_INLINE S narrow(typename ComputeOf<S>::type x) {
   return x;
 }
 template <>

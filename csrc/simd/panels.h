@@ -9,11 +9,6 @@
 
 namespace bppsa::BPPSA_ISA {
 
-template <typename T>
-constexpr int64_t panel_size(int64_t K, int64_t cols) {
-  return K * whole_vectors<T>(cols);
-}
-
 // to[k * step + i] = column(c0 + i)[k], k below K, for the columns of a vector; zeros where there
 // is no column, or null.
 template <typename T, class Column>
@@ -42,17 +37,19 @@ inline void for_each_strip(int64_t K, const Columns<T, kMaxWidth<T>>& columns, T
     strip(first, min(columns.strip, columns.vectors - first), panels + first * kMaxWidth<T> * K);
 }
 
-// put(k, to, step) for the rows of a last, narrow panel: each number of row k goes `step` further.
-template <typename T, class Put>
-inline void for_each_narrow_row(int64_t K, const Columns<T, kMaxWidth<T>>& columns, T* panels,
-                                const Put& put) {
+// The last, narrow panel, if there is one; at(k, c): the numbers of the matrix.
+template <typename T, class At>
+inline void fill_narrow(int64_t K, const Columns<T, kMaxWidth<T>>& columns, T* panels,
+                        const At& at) {
   constexpr int64_t W = kMaxWidth<T>;
   if (columns.narrow == 1) return;
   T* panel = panels + columns.vectors * W * K;
   std::memset(panel, 0, K * W * sizeof(T));
   const int64_t KP = columns.narrow, whole = K / KP * KP;
-  for (int64_t k = 0; k < K; ++k)
-    put(k, panel + (k < whole ? k / KP * W + k % KP : (K / KP + k - whole) * W), KP);
+  for (int64_t k = 0; k < K; ++k) {
+    T* to = panel + (k < whole ? k / KP * W + k % KP : (K / KP + k - whole) * W);
+    for (int64_t c = columns.vectors * W; c < columns.cols; ++c, to += KP) *to = at(k, c);
+  }
 }
 
 // Column c of the matrix is the K numbers at column(c); null for zeros.
@@ -64,9 +61,9 @@ inline void panels_by_columns(int64_t K, int64_t cols, const Column& column, T* 
     for (int64_t v = 0; v < n; ++v)
       rows_of_columns<T>(K, (first + v) * W, cols, column, panel + v * W, n * W);
   });
-  for_each_narrow_row<T>(K, columns, panels, [&](int64_t k, T* to, int64_t step) {
-    for (int64_t c = columns.vectors * W; c < cols; ++c, to += step)
-      if (const T* from = column(c)) *to = from[k];
+  fill_narrow<T>(K, columns, panels, [&](int64_t k, int64_t c) {
+    const T* from = column(c);
+    return from ? from[k] : T(0);
   });
 }
 
@@ -84,9 +81,9 @@ inline void panels_by_rows(int64_t K, int64_t cols, int64_t given, const Row& ro
       std::memset(panel + taken, 0, (n * W - taken) * sizeof(T));
     }
   });
-  for_each_narrow_row<T>(K, columns, panels, [&](int64_t k, T* to, int64_t step) {
-    if (const T* from = row(k))
-      for (int64_t c = columns.vectors * W; c < given; ++c, to += step) *to = from[c];
+  fill_narrow<T>(K, columns, panels, [&](int64_t k, int64_t c) {
+    const T* from = c < given ? row(k) : nullptr;
+    return from ? from[c] : T(0);
   });
 }
 
@@ -94,38 +91,36 @@ inline void panels_by_rows(int64_t K, int64_t cols, int64_t given, const Row& ro
 template <typename T>
 class Multiplier {
  public:
-  Multiplier(int64_t K, int64_t cols) : K_(K), columns_(cols), panels_(panel_size<T>(K, cols)) {}
+  Multiplier(int64_t K, int64_t cols)
+      : K_(K), columns_(cols), panels_(K * whole_vectors<T>(cols)) {}
 
   T* panels() { return panels_.data; }
 
-  // out = rows * matrix + addend: n rows of K numbers, n rows of cols numbers, each kind its own
-  // distance apart. The addend, if any, has rows of no more than `addend_cols` numbers.
-  BPPSA_INLINE void multiply(int64_t n, const T* rows, int64_t ld_rows, const T* addend,
-                             int64_t ld_addend, int64_t addend_cols, T* out, int64_t ld_out) const {
-    for_each_tile(n, columns_, [&](auto& tile) __attribute__((always_inline)) {
-      tile.clear();
-      tile.multiply_add_panel(K_, rows, ld_rows, panels_.data);
-      tile.sum();
-      if (addend) tile.add_rows_of(addend_cols, addend, ld_addend);
-      tile.store_rows(out, ld_out);
-    });
-  }
-
-  // One row in line, where the caller knows at compile time that there is but one.
-  BPPSA_INLINE void operator()(int64_t n, const T* rows, int64_t ld_rows, const T* addend,
-                               int64_t ld_addend, int64_t addend_cols, T* out,
-                               int64_t ld_out) const {
+  // out = rows * matrix + addend: n rows of K numbers, n rows of cols numbers. The addend, if any,
+  // has rows of no more than `addend_cols` numbers. One row in line, where the caller knows at
+  // compile time that there is but one.
+  BPPSA_INLINE void operator()(int64_t n, ConstRows<T> rows, ConstRows<T> addend,
+                               int64_t addend_cols, Rows<T> out) const {
     if (__builtin_constant_p(n == 1) && n == 1)
-      multiply(1, rows, ld_rows, addend, ld_addend, addend_cols, out, ld_out);
+      multiply(1, rows, addend, addend_cols, out);
     else
-      apart(n, rows, ld_rows, addend, ld_addend, addend_cols, out, ld_out);
+      apart(n, rows, addend, addend_cols, out);
   }
 
  private:
-  __attribute__((noinline)) void apart(int64_t n, const T* rows, int64_t ld_rows, const T* addend,
-                                       int64_t ld_addend, int64_t addend_cols, T* out,
-                                       int64_t ld_out) const {
-    multiply(n, rows, ld_rows, addend, ld_addend, addend_cols, out, ld_out);
+  BPPSA_INLINE void multiply(int64_t n, ConstRows<T> rows, ConstRows<T> addend, int64_t addend_cols,
+                             Rows<T> out) const {
+    for_each_tile(n, columns_, [&](auto& tile) __attribute__((always_inline)) {
+      tile.clear();
+      tile.multiply_add_panel(K_, rows, panels_.data);
+      tile.sum();
+      if (addend) tile.add_rows_of(addend_cols, addend);
+      tile.store_rows(out);
+    });
+  }
+  __attribute__((noinline)) void apart(int64_t n, ConstRows<T> rows, ConstRows<T> addend,
+                                       int64_t addend_cols, Rows<T> out) const {
+    multiply(n, rows, addend, addend_cols, out);
   }
 
   int64_t K_;

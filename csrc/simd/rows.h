@@ -21,6 +21,17 @@ struct Rows {
 template <typename T>
 using ConstRows = Rows<const T>;
 
+// Rows of all steps and samples: `step` numbers from one step to the next, `sample` from one sample
+// to the next.
+template <typename T>
+struct StepRows {
+  T* data;
+  int64_t step, sample;
+
+  // Of step t, from sample b on.
+  Rows<T> at(int64_t t, int64_t b) const { return {data + t * step + b * sample, sample}; }
+};
+
 // Asks for the cache lines of `count` numbers that will soon be written: where another core has
 // read them, the store would wait for their return.
 template <typename T>

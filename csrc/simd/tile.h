@@ -5,20 +5,19 @@
 // The addend comes last: beside a large one, every earlier partial sum would be rounded to its
 // last place (seen: 1.5 times PyTorch's error).
 //
-// Every dense product of the project has this form: a recurrent step over a group of
-// samples (rows = samples), the composition of a Jacobian with a product so far (rows = the
-// product's columns), and a matrix-vector step (one row). for_each_tile cuts rows x columns
-// into tiles that fit the registers and calls the body, which multiplies, adds and stores.
+// Every dense product of the project has this form: rows are samples of a recurrent step, or those
+// of a product of Jacobians. for_each_tile cuts rows x columns into tiles that fit the registers
+// and calls the body, which multiplies, adds and stores.
 //
-// A last partial vector is laid over its neighbour: columns [n - W, n). The overlap is
-// computed twice by the same operations, so both stores write the same bits. It follows
-// that the destination must not be one of the operands. Where the columns are padded (kPadded: B in
-// panels that are filled up with zeros), the last vector begins where the one before it ends and
-// only its columns are stored: a load of what two stores wrote would wait for both. And if only a
-// half or a quarter of it is used, it takes two or four k at a time (NarrowTile).
+// A last partial vector is laid over its neighbour, columns [n - W, n): the overlap is computed
+// twice by the same operations, and the destination must not be an operand. Where the columns are
+// padded (kPadded: B in panels filled up with zeros), the last vector begins where the one before
+// it ends and only its columns are stored: a load of what two stores wrote would wait for both. If
+// only a half or a quarter of it is used, it takes two or four k at a time (NarrowTile).
 #pragma once
 
 #include "lanes.h"
+#include "rows.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -30,10 +29,15 @@ struct Tile {
   static constexpr int KU = MR * NV >= 8 ? 1 : MR * NV >= 4 ? 2 : 4;
 
   V acc[MR][NV];
-  int64_t row;
-  int64_t cols;   // of the whole matrix
-  int64_t first;  // number of its first vector, in the order of the panels of a matrix
+  const int64_t row;
+  const int64_t first;  // number of its first vector, in the order of the panels of a matrix
+  const int64_t cols;   // of the whole matrix
   int64_t col[NV];
+
+  BPPSA_INLINE Tile(int64_t row, int64_t first, int64_t cols) : row(row), first(first), cols(cols) {
+    for (int v = 0; v < NV; ++v)
+      col[v] = kPadded ? (first + v) * W : min((first + v) * W, cols - W);
+  }
 
   BPPSA_INLINE void clear() {
     for (int r = 0; r < MR; ++r)
@@ -48,36 +52,36 @@ struct Tile {
     }
   }
 
-  BPPSA_INLINE void add_rows(const T* p, int64_t ld) {
+  BPPSA_INLINE void add_rows(ConstRows<T> rows) {
     for (int r = 0; r < MR; ++r)
-      for (int v = 0; v < NV; ++v) acc[r][v] += load<T, W>(p + (row + r) * ld + col[v]);
+      for (int v = 0; v < NV; ++v) acc[r][v] += load<T, W>(rows[row + r] + col[v]);
   }
 
   // Rows of no more than n numbers.
-  BPPSA_INLINE void add_rows_of(int64_t n, const T* p, int64_t ld) {
+  BPPSA_INLINE void add_rows_of(int64_t n, ConstRows<T> rows) {
     const int64_t in_last = n - col[NV - 1];
     for (int r = 0; r < MR; ++r) {
-      const T* from = p + (row + r) * ld;
+      const T* from = rows[row + r];
       for (int v = 0; v + 1 < NV; ++v) acc[r][v] += load<T, W>(from + col[v]);
       acc[r][NV - 1] += load_first<T, W>(from + col[NV - 1], in_last);
     }
   }
 
   // B in panels: what the tile reads lies in one piece, see panels.h.
-  BPPSA_INLINE void multiply_add_panel(int64_t K, const T* a, int64_t lda, const T* panels) {
+  BPPSA_INLINE void multiply_add_panel(int64_t K, ConstRows<T> a, const T* panels) {
     const T* panel = panels + first * W * K;
-    multiply_add_with(K, a, lda, [&](int64_t k, int v) { return panel + (k * NV + v) * W; });
+    multiply_add_with(K, a, [&](int64_t k, int v) { return panel + (k * NV + v) * W; });
   }
 
-  BPPSA_INLINE void multiply_add(int64_t K, const T* a, int64_t lda, const T* b, int64_t ldb) {
-    multiply_add_with(K, a, lda, [&](int64_t k, int v) { return b + k * ldb + col[v]; });
+  BPPSA_INLINE void multiply_add(int64_t K, ConstRows<T> a, ConstRows<T> b) {
+    multiply_add_with(K, a, [&](int64_t k, int v) { return b[k] + col[v]; });
   }
 
   // operand(k, v): where vector v of row k of B lies.
   template <class Operand>
-  BPPSA_INLINE void multiply_add_with(int64_t K, const T* a, int64_t lda, const Operand& operand) {
+  BPPSA_INLINE void multiply_add_with(int64_t K, ConstRows<T> a, const Operand& operand) {
     const T* a_row[MR];
-    for (int r = 0; r < MR; ++r) a_row[r] = a + (row + r) * lda;
+    for (int r = 0; r < MR; ++r) a_row[r] = a[row + r];
     int64_t k = 0;
     if constexpr (KU > 1) {
       V part[KU][MR][NV] = {};
@@ -95,13 +99,12 @@ struct Tile {
   }
 
   // acc[r][:] += sum_k a[k][row + r] * b[k][:], k in rows: A read by columns.
-  BPPSA_INLINE void multiply_add_transposed(int64_t K, const T* a, int64_t lda, const T* b,
-                                            int64_t ldb) {
+  BPPSA_INLINE void multiply_add_transposed(int64_t K, ConstRows<T> a, ConstRows<T> b) {
     for (int64_t k = 0; k < K; ++k) {
       V x[NV];
-      for (int v = 0; v < NV; ++v) x[v] = load<T, W>(b + k * ldb + col[v]);
+      for (int v = 0; v < NV; ++v) x[v] = load<T, W>(b[k] + col[v]);
       for (int r = 0; r < MR; ++r)
-        for (int v = 0; v < NV; ++v) acc[r][v] += a[k * lda + row + r] * x[v];
+        for (int v = 0; v < NV; ++v) acc[r][v] += a[k][row + r] * x[v];
     }
   }
 
@@ -114,10 +117,10 @@ struct Tile {
       for (int v = 0; v < NV; ++v) acc[r][v] = f(acc[r][v]);
   }
 
-  BPPSA_INLINE void store_rows(T* p, int64_t ld) const {
+  BPPSA_INLINE void store_rows(Rows<T> rows) const {
     const int64_t in_last = cols - col[NV - 1];
     for (int r = 0; r < MR; ++r) {
-      T* out = p + (row + r) * ld;
+      T* out = rows[row + r];
       for (int v = 0; v + 1 < NV; ++v) store<T, W>(out + col[v], acc[r][v]);
       if (!kPadded || in_last >= W)
         store<T, W>(out + col[NV - 1], acc[r][NV - 1]);
@@ -146,33 +149,32 @@ struct NarrowTile {
   using V = Vec<T, W>;
   static constexpr int kCols = W / KP;
   static constexpr int NP = (MR + KP - 1) / KP;
-  using Rows = Lanes<T, kCols, KP>;
+  using Stacked = Lanes<T, kCols, KP>;
 
   V part[MR];
   V acc[NP];
-  int64_t row;
-  int64_t first;
-  int64_t col;
+  const int64_t row, first, col;
+
+  BPPSA_INLINE NarrowTile(int64_t row, int64_t first) : row(row), first(first), col(first * W) {}
 
   BPPSA_INLINE void clear() {
     for (int r = 0; r < MR; ++r) part[r] = V{};
   }
 
-  BPPSA_INLINE void multiply_add_panel(int64_t K, const T* a, int64_t lda, const T* panels) {
+  BPPSA_INLINE void multiply_add_panel(int64_t K, ConstRows<T> a, const T* panels) {
     const T* b = panels + first * W * K;
     int64_t k = 0;
     for (; k + KP <= K; k += KP, b += W) {
       const V x = load<T, W>(b);
-      for (int r = 0; r < MR; ++r) part[r] += repeat<T, W, KP>(a + (row + r) * lda + k) * x;
+      for (int r = 0; r < MR; ++r) part[r] += repeat<T, W, KP>(a[row + r] + k) * x;
     }
     if (k == K) return;
     // What is left over, in the first term alone: elsewhere is nothing, and infinity times that.
-    Vec<typename IntOf<T>::type, W> is_first;
+    IntVec<T, W> is_first;
     for (int i = 0; i < W; ++i) is_first[i] = i % KP == 0 ? -1 : 0;
     for (; k < K; ++k, b += W) {
       const V x = load<T, W>(b);
-      for (int r = 0; r < MR; ++r)
-        part[r] = is_first ? part[r] + a[(row + r) * lda + k] * x : part[r];
+      for (int r = 0; r < MR; ++r) part[r] = is_first ? part[r] + a[row + r][k] * x : part[r];
     }
   }
 
@@ -181,10 +183,7 @@ struct NarrowTile {
       const auto pair = [&](int r) __attribute__((always_inline)) {
         return pair_sums<T, W>(part[min(i * KP + r, MR - 1)], part[min(i * KP + r + 1, MR - 1)]);
       };
-      if constexpr (KP == 2)
-        acc[i] = pair(0);
-      else
-        acc[i] = pair_sums<T, W>(pair(0), pair(2));
+      acc[i] = KP == 2 ? pair(0) : pair_sums<T, W>(pair(0), pair(2));
     }
   }
 
@@ -193,13 +192,12 @@ struct NarrowTile {
     for (int i = 0; i < NP; ++i) acc[i] += x;
   }
 
-  BPPSA_INLINE void add_rows(const T* p, int64_t ld) { add_rows_of(col + kCols, p, ld); }
+  BPPSA_INLINE void add_rows(ConstRows<T> rows) { add_rows_of(col + kCols, rows); }
 
-  BPPSA_INLINE void add_rows_of(int64_t n, const T* p, int64_t ld) {
+  BPPSA_INLINE void add_rows_of(int64_t n, ConstRows<T> rows) {
     for (int i = 0; i < NP; ++i)
-      acc[i] += Rows::gather([&](int r) __attribute__((always_inline)) {
-        const T* from = p + (row + min(i * KP + r, MR - 1)) * ld + col;
-        return load_first<T, kCols>(from, n - col);
+      acc[i] += Stacked::gather([&](int r) __attribute__((always_inline)) {
+        return load_first<T, kCols>(rows[row + min(i * KP + r, MR - 1)] + col, n - col);
       });
   }
 
@@ -208,9 +206,9 @@ struct NarrowTile {
     for (int i = 0; i < NP; ++i) acc[i] = f(acc[i]);
   }
 
-  BPPSA_INLINE void store_rows(T* p, int64_t ld) const {
+  BPPSA_INLINE void store_rows(Rows<T> rows) const {
     for (int i = 0; i < NP; ++i)
-      Rows::store(p + (row + i * KP) * ld + col, ld, acc[i], min(KP, MR - i * KP));
+      Stacked::store(rows[row + i * KP] + col, rows.ld, acc[i], min(KP, MR - i * KP));
   }
 };
 
@@ -234,26 +232,6 @@ struct Columns {
   }
 };
 
-template <typename T, int W, int MR, int NV, bool kPadded, class Body>
-BPPSA_INLINE void run_tile(int64_t row, int64_t first, int64_t cols, const Body& body) {
-  Tile<T, W, MR, NV, kPadded> tile;
-  tile.row = row;
-  tile.cols = cols;
-  tile.first = first;
-  for (int v = 0; v < NV; ++v)
-    tile.col[v] = kPadded ? (first + v) * W : min((first + v) * W, cols - W);
-  body(tile);
-}
-
-template <typename T, int W, int MR, int KP, class Body>
-BPPSA_INLINE void run_narrow_tile(int64_t row, int64_t first, const Body& body) {
-  NarrowTile<T, W, MR, KP> tile;
-  tile.row = row;
-  tile.first = first;
-  tile.col = first * W;
-  body(tile);
-}
-
 // run(rows of a tile, its first row) until all rows are done.
 template <class Run>
 BPPSA_INLINE void for_each_row_of_tiles(int64_t rows, const Run& run) {
@@ -267,41 +245,37 @@ BPPSA_INLINE void for_each_row_of_tiles(int64_t rows, const Run& run) {
   if (r < rows) run(Constant<1>{}, r);
 }
 
-template <typename T, int W, int NV, bool kPadded, class Body>
-BPPSA_INLINE void run_strip(int64_t rows, int64_t first, int64_t cols, const Body& body) {
-  for_each_row_of_tiles(rows, [&](auto height, int64_t r) __attribute__((always_inline)) {
-    run_tile<T, W, decltype(height)::value, NV, kPadded>(r, first, cols, body);
-  });
-}
-
-template <typename T, int W, int KP, class Body>
-BPPSA_INLINE void run_narrow_strip(int64_t rows, int64_t first, const Body& body) {
-  for_each_row_of_tiles(rows, [&](auto height, int64_t r) __attribute__((always_inline)) {
-    run_narrow_tile<T, W, decltype(height)::value, KP>(r, first, body);
-  });
-}
-
 // Calls body(tile) for tiles that cover rows x cols. W <= cols, unless they are padded.
 template <typename T, int W, bool kPadded, class Body>
 BPPSA_INLINE void for_each_tile(int64_t rows, const Columns<T, W, kPadded>& columns,
                                 const Body& body) {
-  const int64_t vectors = columns.vectors, strip = columns.strip, cols = columns.cols;
-  for (int64_t v = 0; v < vectors; v += strip) {
-    switch (min(strip, vectors - v)) {
-      case 1:
-        run_strip<T, W, 1, kPadded>(rows, v, cols, body);
-        break;
-      case 2:
-        run_strip<T, W, 2, kPadded>(rows, v, cols, body);
-        break;
-      default:
-        run_strip<T, W, 3, kPadded>(rows, v, cols, body);
-    }
+  const int64_t vectors = columns.vectors;
+  const auto strip = [&](auto width, int64_t first) __attribute__((always_inline)) {
+    for_each_row_of_tiles(rows, [&](auto height, int64_t row) __attribute__((always_inline)) {
+      Tile<T, W, height.value, width.value, kPadded> tile(row, first, columns.cols);
+      body(tile);
+    });
+  };
+  for (int64_t v = 0; v < vectors; v += columns.strip) {
+    const int64_t width = min(columns.strip, vectors - v);
+    if (width == 1)
+      strip(Constant<1>{}, v);
+    else if (width == 2)
+      strip(Constant<2>{}, v);
+    else
+      strip(Constant<kTileVectors>{}, v);
   }
-  if constexpr (kPadded && W / 4 >= kMinWidth<T>)
-    if (columns.narrow == 4) run_narrow_strip<T, W, 4>(rows, vectors, body);
-  if constexpr (kPadded && W / 2 >= kMinWidth<T>)
-    if (columns.narrow == 2) run_narrow_strip<T, W, 2>(rows, vectors, body);
+  const auto narrow = [&](auto terms) __attribute__((always_inline)) {
+    constexpr int KP = terms.value;
+    if constexpr (kPadded && W / KP >= kMinWidth<T>)
+      if (columns.narrow == KP)
+        for_each_row_of_tiles(rows, [&](auto height, int64_t row) __attribute__((always_inline)) {
+          NarrowTile<T, W, height.value, KP> tile(row, vectors);
+          body(tile);
+        });
+  };
+  narrow(Constant<4>{});
+  narrow(Constant<2>{});
 }
 
 }  // namespace bppsa::BPPSA_ISA

@@ -31,6 +31,10 @@ struct IntOf<double> {
   using type = int64_t;
 };
 
+// As many integers of the same size: a mask, indices, the bits of numbers.
+template <typename T, int W>
+using IntVec = Vec<typename IntOf<T>::type, W>;
+
 template <typename T, int W>
 BPPSA_INLINE Vec<T, W> load(const T* p) {
   Vec<T, W> v;
@@ -78,7 +82,7 @@ inline int best_width(int64_t n) {
   int best = 1;
   int64_t best_cost = INT64_MAX;
   const int64_t unit_of_64_bytes = whole_64_bytes() ? 9 : 15;
-  for (int w = 1; w <= kMaxWidth<T>; w *= w == 1 ? 16 / int(sizeof(T)) : 2) {
+  for (int w = 1; w <= kMaxWidth<T>; w *= w == 1 ? kMinWidth<T> : 2) {
     if (w > n) break;
     const int64_t unit = w * sizeof(T) > 32 ? unit_of_64_bytes : 8;
     const int64_t cost = ceil_div(n, w) * unit;
@@ -103,23 +107,11 @@ BPPSA_INLINE void for_each_vector(int64_t n, const Body& body) {
 }
 
 // Calls body(width) with width a compile-time constant; `w` must come from best_width.
-template <typename T, class Body>
+template <typename T, int W = kMaxWidth<T>, class Body>
 BPPSA_INLINE void with_width(int w, const Body& body) {
-  constexpr int kSse = 16 / int(sizeof(T));
-  switch (w) {
-    case kSse:
-      return body(Constant<kSse>{});
-#if BPPSA_VECTOR_BYTES >= 32
-    case 2 * kSse:
-      return body(Constant<2 * kSse>{});
-#endif
-#if BPPSA_VECTOR_BYTES >= 64
-    case 4 * kSse:
-      return body(Constant<4 * kSse>{});
-#endif
-    default:
-      return body(Constant<1>{});
-  }
+  if constexpr (W > 1)
+    if (w < W) return with_width<T, (W > kMinWidth<T> ? W / 2 : 1)>(w, body);
+  body(Constant<W>{});
 }
 
 }  // namespace bppsa::BPPSA_ISA

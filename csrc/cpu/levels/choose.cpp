@@ -1,4 +1,5 @@
 // Chooses the kernels for the machine the library was loaded on.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,10 +24,11 @@ namespace {
 const Kernels* const levels[] = {BPPSA_LEVELS};
 #undef LEVEL
 
-// 2, 3 or 4 of x86-64; 0 where there is but one.
-int number_of(const Kernels& table) {
-  const size_t n = std::strlen(table.level);
-  return table.level[n - 2] == 'v' ? table.level[n - 1] - '0' : 0;
+// 2, 3 or 4, of a name that ends in v2, v3 or v4; 0 of others.
+int number_in(const char* name) {
+  const size_t n = std::strlen(name);
+  const char number = n >= 2 && name[n - 2] == 'v' ? name[n - 1] : '0';
+  return '2' <= number && number <= '4' ? number - '0' : 0;
 }
 
 #if defined(__x86_64__)
@@ -57,32 +59,31 @@ int number_here() { return 0; }
 int wanted_number() {
   const char* wanted = std::getenv("BPPSA_CPU_CAPABILITY");
   if (!wanted) return 4;
-  const size_t n = std::strlen(wanted);
-  const char number = n >= 2 && wanted[n - 2] == 'v' ? wanted[n - 1] : '\0';
-  if (number < '2' || number > '4') {
+  const int number = number_in(wanted);
+  if (!number) {
     std::fprintf(stderr,
                  "bppsa_lightning: BPPSA_CPU_CAPABILITY: found '%s', wanted x86-64-v2, x86-64-v3 "
                  "or x86-64-v4; ignored\n",
                  wanted);
     return 4;
   }
-  if (number - '0' < number_of(*levels[0]))
+  if (number < number_in(levels[0]->level))
     std::fprintf(stderr,
                  "bppsa_lightning: BPPSA_CPU_CAPABILITY: found '%s', but the lowest level of this "
                  "build is %s, which is taken; build with -DBPPSA_LEVELS=all for every level\n",
                  wanted, levels[0]->level);
-  return number - '0';
+  return number;
 }
 
 const Kernels& choose() {
   const int here = number_here(), wanted = wanted_number();
-  if (number_of(*levels[0]) > here)
+  if (number_in(levels[0]->level) > here)
     throw std::runtime_error(std::string("bppsa_lightning was built for ") + levels[0]->level +
                              ", which this machine does not run: build it here, or anywhere with "
                              "-DBPPSA_LEVELS=all");
   const Kernels* chosen = levels[0];
   for (const Kernels* table : levels)
-    if (number_of(*table) <= here && number_of(*table) <= wanted) chosen = table;
+    if (number_in(table->level) <= std::min(here, wanted)) chosen = table;
   return *chosen;
 }
 

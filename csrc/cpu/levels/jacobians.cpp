@@ -19,16 +19,10 @@ KERNEL(count_product, SymbolicRequest, count_rows)
 KERNEL(fill_product, SymbolicRequest, write_rows)
 #undef KERNEL
 
-#define KERNEL(name, request_type)                                                              \
-  void name(const request_type& request, const Parallel& parallel) {                            \
-    with_real(request.storage,                                                                  \
-              [&](auto real) { name##_as<typename decltype(real)::type>(request, parallel); }); \
-  }
-KERNEL(max_pool, MaxPoolRequest)
-KERNEL(elementwise, ElementwiseRequest)
-KERNEL(weights, WeightRequest)
-KERNEL(multiply, NumericRequest)
-KERNEL(apply, ApplyRequest)
-#undef KERNEL
+BPPSA_KERNEL_BY_DTYPE(max_pool, MaxPoolRequest)
+BPPSA_KERNEL_BY_DTYPE(elementwise, ElementwiseRequest)
+BPPSA_KERNEL_BY_DTYPE(weights, WeightRequest)
+BPPSA_KERNEL_BY_DTYPE(multiply, NumericRequest)
+BPPSA_KERNEL_BY_DTYPE(apply, ApplyRequest)
 
 }  // namespace bppsa::BPPSA_ISA

@@ -1,18 +1,23 @@
 // The recurrent layers' kernels of one instruction set: the cell and dtype of a request.
-#include "../../cells/formulas.h"
 #include "../../cells/list.h"
-#include "../../recurrent/layer_kernels.h"
 #include "../../simd/numbers.h"
 #include "table.h"
 
 namespace bppsa::BPPSA_ISA {
-namespace {
 
-#define CELL(name, formula, gates, states, kept)                                                  \
-  static_assert(formula::kGates == gates && formula::kStates == states && formula::kKept == kept, \
-                "the row of " #name " in cells/list.h does not agree with its formula");
+// Of recurrent/, compiled in recurrent_cell.cpp: here they, and the formulas, are names alone.
+template <class Formula, typename T>
+struct CellOf;
+template <class Cell>
+void layer_forward(const RecurrentForwardRequest& request, const Parallel& parallel);
+template <class Cell>
+void layer_backward(const RecurrentBackwardRequest& request, const Plan& plan,
+                    const Parallel& parallel);
+#define CELL(name, formula, ...) struct formula;
 BPPSA_CELLS(CELL)
 #undef CELL
+
+namespace {
 
 // Calls body(Type<Cell>{}).
 template <class Body>

@@ -6,15 +6,9 @@
 
 namespace bppsa::BPPSA_ISA {
 
-#define KERNEL(name, request_type)                                                              \
-  void name(const request_type& request, const Parallel& parallel) {                            \
-    with_real(request.storage,                                                                  \
-              [&](auto real) { name##_as<typename decltype(real)::type>(request, parallel); }); \
-  }
-KERNEL(sparse_forward, SparseForwardRequest)
-KERNEL(sparse_backward, SparseBackwardRequest)
-KERNEL(batch_norm_forward, BatchNormForwardRequest)
-KERNEL(batch_norm_backward, BatchNormBackwardRequest)
-#undef KERNEL
+BPPSA_KERNEL_BY_DTYPE(sparse_forward, SparseForwardRequest)
+BPPSA_KERNEL_BY_DTYPE(sparse_backward, SparseBackwardRequest)
+BPPSA_KERNEL_BY_DTYPE(batch_norm_forward, BatchNormForwardRequest)
+BPPSA_KERNEL_BY_DTYPE(batch_norm_backward, BatchNormBackwardRequest)
 
 }  // namespace bppsa::BPPSA_ISA

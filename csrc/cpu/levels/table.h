@@ -46,6 +46,13 @@ namespace BPPSA_ISA {
 BPPSA_KERNELS(KERNEL)
 #undef KERNEL
 }  // namespace BPPSA_ISA
+
+// Defines a kernel as the instance of the template <name>_as for the request's dtype.
+#define BPPSA_KERNEL_BY_DTYPE(name, request_type)                                               \
+  void name(const request_type& request, const Parallel& parallel) {                            \
+    with_real(request.storage,                                                                  \
+              [&](auto real) { name##_as<typename decltype(real)::type>(request, parallel); }); \
+  }
 #endif
 
 // The table for this machine (or for BPPSA_CPU_CAPABILITY, if set), chosen once.

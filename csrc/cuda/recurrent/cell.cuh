@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "../../cells/formulas.h"
+#include "../../cells/cell.h"
 #include "../math.cuh"
 #include "shape.cuh"
 #include "tape.cuh"

@@ -5,6 +5,8 @@
 #include "../../cuda/dense/scan.cuh"
 #include "../../cuda/recurrent/layer.cuh"
 #include "driver.h"
+// After what makes this compiler take device code.
+#include "../../cells/formulas.h"
 
 using namespace bppsa;
 
@@ -16,27 +18,23 @@ extern "C" int64_t emulate_kept_width(const RecurrentForwardRequest* request, Ke
 /// The most units of which a backward runs on the device.
 extern "C" int emulate_most_units(const RecurrentForwardRequest* request,
                                   const cuda::Device* device) {
-  int most = 0;
-  cuda::with_cell(*request, [&](auto zero) {
-    using Cell = decltype(zero);
-    most = cuda::most_units<typename Cell::scalar_t>(Cell::kGates, device->shared_limit);
-  });
-  return most;
+  return cuda::most_units(*request, device->shared_limit);
 }
 
 extern "C" int emulate_forward(const RecurrentForwardRequest* request, void* h_n,
                                cuda::Device* device) {
   return cuda::on(*device, [&](cuda::Launcher& launch) {
-    cuda::with_cell(*request,
-                    [&](auto zero) { cuda::layer_forward<decltype(zero)>(*request, h_n, launch); });
+    cuda::with_cell(*request, [&](auto cell) {
+      cuda::layer_forward<typename decltype(cell)::type>(*request, h_n, launch);
+    });
   });
 }
 
 extern "C" int emulate_backward(const RecurrentBackwardRequest* request, const Plan* plan,
                                 cuda::Device* device) {
   return cuda::on(*device, [&](cuda::Launcher& launch) {
-    cuda::with_cell(*request, [&](auto zero) {
-      cuda::layer_backward<decltype(zero)>(*request, *plan, launch);
+    cuda::with_cell(*request, [&](auto cell) {
+      cuda::layer_backward<typename decltype(cell)::type>(*request, *plan, launch);
     });
   });
 }

@@ -7,17 +7,17 @@
 // neighbours, and a *lane* the part of a block that lies in one vector register. Lanes are
 // walked a few at a time with their g in registers, which hides the latency of a step.
 //
-// Time folds into the samples: `fold(chunk)` is the same memory seen as chains of `chunk`
-// steps, one for each chunk and sample, which is all that the folded scan (scan/folded.h) needs.
-// With kElements = 1 the chain is one of 1 x 1 matrices, to any generic algorithm.
+// Time folds into the samples: `fold(chunk)` is the same memory seen as chains of `chunk` steps,
+// one for each chunk and sample (scan/folded.h). With kElements = 1 the chain is one of 1 x 1
+// matrices.
 //
 // What becomes of an element does not depend on its neighbours: not its bits, and not whether
 // a product was trusted.
 #pragma once
 
-#include "../requests/scans.h"
-#include "../simd/numbers.h"
-#include "../simd/vec.h"
+#include "../../requests/scans.h"
+#include "../../simd/numbers.h"
+#include "../../simd/vec.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -156,8 +156,7 @@ struct DiagonalChain {
     materialise(t, b, out);
     *out *= *P;
   }
-  void product(int64_t, int64_t, int64_t, const T* g, const T* P, const T* u, int64_t,
-               T* out) const {
+  void product(int64_t, const T* g, const T* P, const T* u, T* out) const {
     *out = u ? *g * *P + *u : *g * *P;
   }
 
@@ -195,26 +194,25 @@ struct DiagonalChain {
   // what they leave of each block in narrower ones.
   template <typename Real, class Body>
   BPPSA_INLINE void for_each_lanes(int64_t b, int64_t n, const Body& body) const {
-    constexpr int kWide = kMaxWidth<Real>, kSse = 16 / int(sizeof(Real));
-    const auto nothing = [](int64_t) { return int64_t(0); };
-    const auto whole = [](auto width) {
-      return [](int64_t size) { return size / decltype(width)::value * decltype(width)::value; };
-    };
+    constexpr int kWide = kMaxWidth<Real>, kSse = kMinWidth<Real>;
     if (contiguous && block >= kSse) {
-      lanes_of<kWide>(b, n, nothing, body);
-      if (kSse != kWide) lanes_of<kSse>(b, n, whole(Constant<kWide>{}), body);
-      if (length % kSse) lanes_of<1>(b, n, whole(Constant<kSse>{}), body);
+      lanes_of<kWide>(b, n, body);
+      if (kSse != kWide) lanes_of<kSse, kWide>(b, n, body);
+      if (length % kSse) lanes_of<1, kSse>(b, n, body);
     } else {
-      lanes_of<1>(b, n, nothing, body);
+      lanes_of<1>(b, n, body);
     }
   }
 
-  template <int W, class Done, class Body>
-  BPPSA_INLINE void lanes_of(int64_t b, int64_t n, const Done& done, const Body& body) const {
+  // Lanes of W numbers, of what is left of each block by those of kWider.
+  template <int W, int kWider = 0, class Body>
+  BPPSA_INLINE void lanes_of(int64_t b, int64_t n, const Body& body) const {
     Lane lanes[kLanes];
     int count = 0;
     for_each_block(b, n, [&](const Lane& lane, int64_t size) {
-      for (int64_t e = done(size); e + W <= size; e += W) {
+      int64_t e = 0;
+      if constexpr (kWider > 0) e = size / kWider * kWider;
+      for (; e + W <= size; e += W) {
         lanes[count++] = {lane.decay + e * decay.element, lane.grad + e * grad.element,
                           lane.out + e, lane.g + e};
         if (count == kLanes) body(Constant<W>{}, Constant<kLanes>{}, lanes), count = 0;

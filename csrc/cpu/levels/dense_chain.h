@@ -1,0 +1,87 @@
+// The dense chain: each step's transposed Jacobian is given as H x H numbers in memory.
+#pragma once
+
+#include "../../requests/scans.h"
+#include "../../simd/numbers.h"
+#include "../../simd/products.h"
+
+namespace bppsa::BPPSA_ISA {
+
+template <typename S>
+struct DenseChain {
+  using T = typename ComputeOf<S>::type;
+  static constexpr bool kWidened = sizeof(S) != sizeof(T);
+
+  const DenseScanRequest& request;
+  const int64_t H = request.H;
+  const SquareProduct<T> product{H};
+  const MatrixTimesVector<T> times_vector = matrix_times_vector<T>(H);
+
+  const S* jac(int64_t t, int64_t b) const {
+    return static_cast<const S*>(request.jac_t) + (t - 1) * request.jac_stride[0] +
+           b * request.jac_stride[1];
+  }
+
+  // The matrix by rows of J (columns of J^T), in memory or gathered into `scratch`.
+  const T* jacobian(int64_t t, int64_t b, T* scratch) const {
+    const S* p = jac(t, b);
+    if constexpr (!kWidened)
+      if (request.jac_stride[2] == 1 && request.jac_stride[3] == H) return p;
+    for (int64_t r = 0; r < H; ++r)
+      for (int64_t c = 0; c < H; ++c)
+        scratch[c * H + r] = widen(p[r * request.jac_stride[2] + c * request.jac_stride[3]]);
+    return scratch;
+  }
+
+  int64_t steps() const { return request.T; }
+  int64_t batch() const { return request.B; }
+  int64_t state_width() const { return H; }
+  int64_t scratch(int64_t) const { return H * H + H; }
+
+  void direct(int64_t t, int64_t b, T* u) const {
+    const S* p = static_cast<const S*>(request.grad) + t * request.grad_stride[0] +
+                 b * request.grad_stride[1];
+    for (int64_t h = 0; h < H; ++h) u[h] = widen(p[h * request.grad_stride[2]]);
+  }
+
+  void keep(int64_t t, int64_t b, const T* g) const {
+    S* p = static_cast<S*>(request.out) + t * request.out_step + b * H;
+    for (int64_t h = 0; h < H; ++h) p[h] = narrow<S>(g[h]);
+  }
+
+  void last(int64_t b, int64_t n, T* g) const {
+    for (int64_t r = 0; r < n; ++r) direct(request.T, b + r, g + r * H);
+  }
+
+  void first(int64_t b, int64_t n, const T* g) const {
+    for (int64_t r = 0; r < n; ++r) keep(0, b + r, g + r * H);
+  }
+
+  template <bool Final>
+  void step(int64_t t, int64_t b, int64_t n, const T* g, T* out, T* scratch) const {
+    for (int64_t r = 0; r < n; ++r) {
+      if constexpr (Final) keep(t, b + r, g + r * H);
+      apply(t, b + r, g + r * H, out + r * H, scratch);
+    }
+  }
+
+  void apply(int64_t t, int64_t b, const T* g, T* out, T* scratch) const {
+    T* u = scratch + H * H;
+    direct(t - 1, b, u);
+    if constexpr (!kWidened)
+      if (request.jac_stride[3] == 1)
+        return times_vector(H, H, {jac(t, b), request.jac_stride[2]}, g, u, out);
+    product(1, g, jacobian(t, b, scratch), u, out);
+  }
+
+  void materialise(int64_t t, int64_t b, T* P) const {
+    const T* j = jacobian(t, b, P);
+    if (j != P) std::memcpy(P, j, H * H * sizeof(T));
+  }
+
+  void compose(int64_t t, int64_t b, int64_t rows, const T* P, T* out, T* scratch) const {
+    product(rows, P, jacobian(t, b, scratch), nullptr, out);
+  }
+};
+
+}  // namespace bppsa::BPPSA_ISA
