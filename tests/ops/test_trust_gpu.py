@@ -6,11 +6,11 @@ here the walks are counted.
 
 import pytest
 import torch
-from ops.test_recurrent_gpu import check, each_cell, incoming, layer, ours, stock
 from support.cases import chain, needs_gpu, relative_error
 
 import bppsa_lightning as bl
 from bppsa_lightning import reference
+from ops.test_recurrent_gpu import check, each_cell, incoming, layer, ours, stock
 
 pytestmark = needs_gpu
 

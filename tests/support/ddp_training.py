@@ -11,11 +11,11 @@ from pathlib import Path
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelPruning
-from support.helpers import Classifier, trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bppsa_lightning as bl
+from support.helpers import Classifier, trainer
 
 CLASSES = 3
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from support.cases import SHAPES
 
 from bppsa_lightning.reference import diagonal_scan as oracle
+from support.cases import SHAPES
 
 MANY = [*SHAPES, (20, 7, 129), (70, 3, 64)]
 

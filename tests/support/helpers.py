@@ -9,11 +9,11 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
-from support.cases import relative_error
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bppsa_lightning as bl
+from support.cases import relative_error
 
 T, B, H, I = 12, 4, 6, 3  # noqa: E741
 CLASSES = 3

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from support.recurrent_layers import (
     ALGORITHMS,
     CELLS,

@@ -7,12 +7,12 @@ import copy
 import itertools
 
 import torch
-from support.cases import relative_error
 from torch import nn
 from torch.nn.utils import rnn as rnn_utils
 
 import bppsa_lightning as bl
 from bppsa_lightning.chain import named_chains
+from support.cases import relative_error
 
 EXACT = 1e-10
 CELLS = {

@@ -6,11 +6,11 @@ T steps, B batch, H state, I input.
 import copy
 
 import torch
-from support.helpers import B, H, I, T, assert_close, assert_identical
 from torch import nn
 
 import bppsa_lightning as bl
 from bppsa_lightning.chain import named_chains
+from support.helpers import B, H, I, T, assert_close, assert_identical
 
 ALGORITHMS = ("auto", "linear", "chunked", "blelloch")
 LAYOUTS = ("steps first", "batch first", "unbatched")

@@ -1,10 +1,10 @@
 """Small networks that are stacks of layers, stock and attached, and their gradients."""
 
 import torch
-from support.cases import relative_error
 from torch import nn
 
 import bppsa_lightning as bl
+from support.cases import relative_error
 
 
 def lenet():

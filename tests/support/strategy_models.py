@@ -6,6 +6,9 @@ The judge is always the same training under Lightning's own strategy, STOCK.
 import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import nn
+
+import bppsa_lightning as bl
 from support.helpers import (
     Classifier,
     H,
@@ -14,9 +17,6 @@ from support.helpers import (
     stock_training,
     weights,
 )
-from torch import nn
-
-import bppsa_lightning as bl
 
 STOCK = "auto"
 ALGORITHMS = ("auto", "linear", "chunked", "blelloch")
