@@ -28,6 +28,8 @@ build: $(VENV)/.built
 develop: $(VENV)/.developed
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Python compiles what it imports; most of what is installed never is.
+export PIP_NO_COMPILE := 1
 # What is fetched, installed and compiled, a line each; all the rest is in the log that an error shows.
 SHOWN := ^ *(Collecting|Downloading|Installing collected|-- bppsa_lightning:|\[[0-9]+/[0-9]+\]) ?
 SHOW = > >(tee $(VENV)/$(1).log | grep --line-buffered -E '$(SHOWN)' | sed -u 's/^\(.\{100\}\).*/\1/') 2>&1 \
