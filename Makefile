@@ -16,9 +16,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# One more than there are cores: some tests wait for compilers, networks and other processes.
-WORKERS := $(shell echo $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)))
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 EXPERIMENT := $(BIN)/python -m experiments
 SOURCES := pyproject.toml $(shell find csrc -type f) datasets/__init__.py
 

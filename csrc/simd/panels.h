@@ -118,14 +118,23 @@ class Multiplier {
       tile.store_rows(out);
     });
   }
-  __attribute__((noinline)) void apart(int64_t n, ConstRows<T> rows, ConstRows<T> addend,
-                                       int64_t addend_cols, Rows<T> out) const {
-    multiply(n, rows, addend, addend_cols, out);
-  }
+  void apart(int64_t n, ConstRows<T> rows, ConstRows<T> addend, int64_t addend_cols,
+             Rows<T> out) const;
 
   int64_t K_;
   Columns<T, kMaxWidth<T>> columns_;
   Buffer<T> panels_;
 };
+
+// Heavy: compiled once a level (cpu/levels/products.cpp).
+template <typename T>
+void Multiplier<T>::apart(int64_t n, ConstRows<T> rows, ConstRows<T> addend, int64_t addend_cols,
+                          Rows<T> out) const {
+  multiply(n, rows, addend, addend_cols, out);
+}
+extern template void Multiplier<float>::apart(int64_t, ConstRows<float>, ConstRows<float>, int64_t,
+                                              Rows<float>) const;
+extern template void Multiplier<double>::apart(int64_t, ConstRows<double>, ConstRows<double>,
+                                               int64_t, Rows<double>) const;
 
 }  // namespace bppsa::BPPSA_ISA

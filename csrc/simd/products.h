@@ -23,15 +23,18 @@ void multiply_rows_of_width(int64_t n, int64_t K, int64_t cols, ConstRows<T> row
   });
 }
 
-// Chosen once a scan: the one heavy template is then compiled once a width, whatever the
-// number of cells and algorithms that call it.
+// Chosen once a scan. Heavy: compiled once a level (cpu/levels/products.cpp), whatever the number
+// of cells and algorithms that multiply.
 template <typename T>
-inline MultiplyRows<T> multiply_rows(int64_t cols) {
+MultiplyRows<T> multiply_rows(int64_t cols) {
   MultiplyRows<T> chosen = nullptr;
   with_width<T>(best_width<T>(cols),
                 [&](auto width) { chosen = multiply_rows_of_width<T, decltype(width)::value>; });
   return chosen;
 }
+
+extern template MultiplyRows<float> multiply_rows<float>(int64_t);
+extern template MultiplyRows<double> multiply_rows<double>(int64_t);
 
 // Rows times an S x S matrix, all contiguous: out = rows * matrix + addend, which is one row for
 // all, or null.

@@ -1,0 +1,15 @@
+// The dense products of one instruction set, which the chains and layers of every cell call.
+#include "../../simd/products.h"
+
+#include "../../simd/panels.h"
+
+namespace bppsa::BPPSA_ISA {
+
+template MultiplyRows<float> multiply_rows<float>(int64_t);
+template MultiplyRows<double> multiply_rows<double>(int64_t);
+template void Multiplier<float>::apart(int64_t, ConstRows<float>, ConstRows<float>, int64_t,
+                                       Rows<float>) const;
+template void Multiplier<double>::apart(int64_t, ConstRows<double>, ConstRows<double>, int64_t,
+                                        Rows<double>) const;
+
+}  // namespace bppsa::BPPSA_ISA
