@@ -1,7 +1,7 @@
 // A cell is a formula: what one hidden unit does in one step, forwards and backwards, once the
 // weights have been multiplied. It is the same for the CPU and for CUDA: V is a vector of units or
 // the number of one; Math is what V has beside arithmetic (tanh, sigmoid, select, reciprocal;
-// simd/activations.h, cuda/math.cuh). Formulas include nothing but this file.
+// simd/activations.h, cuda/device/math.cuh). Formulas include nothing but this file.
 //
 // A cell offers
 //

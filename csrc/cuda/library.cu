@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "untrusted.cuh"
+#include "device/untrusted.cuh"
 
 namespace bppsa::cuda {
 namespace {

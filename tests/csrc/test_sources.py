@@ -25,7 +25,7 @@ def reached(source):
 
 
 def test_kernels_that_count_are_compiled_in_one_source():
-    """Each object counts for itself the products that were not trusted (cuda/untrusted.cuh)."""
+    """Each object counts for itself what was not trusted (cuda/device/untrusted.cuh)."""
     counting = [
         path for path in (CSRC / "cuda").rglob("*.cuh") if "report_untrusted();" in path.read_text()
     ]

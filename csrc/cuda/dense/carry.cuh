@@ -10,7 +10,7 @@
 // its carry to nobody here, so its product is not read: no product of a node 0 is ever needed.
 
 #include "../../scan/trust.h"
-#include "../untrusted.cuh"
+#include "../device/untrusted.cuh"
 #include "replay.cuh"
 
 namespace bppsa::cuda {

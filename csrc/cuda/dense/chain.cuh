@@ -6,7 +6,7 @@
 // The A[i] are stored entry by entry. Products of segments are stored that way too, which makes
 // them steps of a dense chain.
 
-#include "../numbers.cuh"
+#include "../device/numbers.cuh"
 
 namespace bppsa::cuda {
 

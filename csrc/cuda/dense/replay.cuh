@@ -4,8 +4,8 @@
 //
 // A block works on one (segment, sample), and g[T] belongs to the segment that ends there.
 
-#include "../launcher.cuh"
-#include "../segments.cuh"
+#include "../device/launcher.cuh"
+#include "../device/segments.cuh"
 #include "walk.cuh"
 
 namespace bppsa::cuda {

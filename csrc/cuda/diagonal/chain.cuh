@@ -8,7 +8,7 @@
 // elements for the machine, segments of time make up for them (chunked, Blelloch), as in the dense
 // scans.
 
-#include "../numbers.cuh"
+#include "../device/numbers.cuh"
 
 namespace bppsa::cuda {
 

@@ -2,9 +2,9 @@
 // The phases of a scan over diagonal chains: maps of segments, merged maps, carries through the
 // maps, replays. One element of one node a thread.
 
-#include "../segments.cuh"
-#include "../threads.cuh"
-#include "../untrusted.cuh"
+#include "../device/segments.cuh"
+#include "../device/threads.cuh"
+#include "../device/untrusted.cuh"
 #include "chain.cuh"
 #include "map.cuh"
 

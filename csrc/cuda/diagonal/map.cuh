@@ -3,7 +3,7 @@
 // element by element, by the rule of scan/trust.h; where it is not, the segment is walked.
 
 #include "../../scan/trust.h"
-#include "../numbers.cuh"
+#include "../device/numbers.cuh"
 
 namespace bppsa::cuda {
 

@@ -7,7 +7,7 @@
 // then rows.
 
 #include "../../requests/jacobians.h"
-#include "../threads.cuh"
+#include "../device/threads.cuh"
 
 namespace bppsa::cuda {
 

@@ -11,8 +11,8 @@
 // plan says that products come in C's own order, they are written to C at once and nobody waits.
 
 #include "../../requests/jacobians.h"
-#include "../launcher.cuh"
-#include "../numbers.cuh"
+#include "../device/launcher.cuh"
+#include "../device/numbers.cuh"
 
 namespace bppsa::cuda {
 

@@ -3,7 +3,7 @@
 // max-pooling.
 
 #include "../../jacobians/max_pool.h"
-#include "../threads.cuh"
+#include "../device/threads.cuh"
 
 namespace bppsa::cuda {
 

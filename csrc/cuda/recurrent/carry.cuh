@@ -6,7 +6,7 @@
 // chunks ahead.
 
 #include "../../scan/trust.h"
-#include "../untrusted.cuh"
+#include "../device/untrusted.cuh"
 #include "compose.cuh"
 
 namespace bppsa::cuda {

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "../../cells/cell.h"
-#include "../math.cuh"
+#include "../device/math.cuh"
 #include "shape.cuh"
 #include "tape.cuh"
 

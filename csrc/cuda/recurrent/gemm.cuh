@@ -9,8 +9,8 @@
 //
 // A block makes a tile of kSide x kSide results, a thread 4 x 4 of them.
 
-#include "../launcher.cuh"
-#include "../numbers.cuh"
+#include "../device/launcher.cuh"
+#include "../device/numbers.cuh"
 
 namespace bppsa::cuda {
 

@@ -6,7 +6,7 @@
 
 #include "../../cells/list.h"
 #include "../../requests/recurrent.h"
-#include "../launcher.cuh"
+#include "../device/launcher.cuh"
 #include "cell.cuh"
 
 namespace bppsa::cuda {

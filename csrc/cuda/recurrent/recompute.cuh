@@ -3,7 +3,7 @@
 // of all steps are one product, and what the cell makes of them is one kernel. Both write the
 // tape's own layout, (T, B, H) times four numbers.
 
-#include "../threads.cuh"
+#include "../device/threads.cuh"
 #include "cell.cuh"
 #include "operands.cuh"
 #include "request_views.cuh"

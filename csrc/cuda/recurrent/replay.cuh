@@ -6,7 +6,7 @@
 // A block works on one (chunk, sample). The last chunk needs no carry: its own is the gradient at
 // the end of the chain.
 
-#include "../segments.cuh"
+#include "../device/segments.cuh"
 #include "walk.cuh"
 
 namespace bppsa::cuda {

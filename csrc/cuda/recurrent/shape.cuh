@@ -18,8 +18,8 @@
 // its part of the units, lane s of a unit hands the unit's number to block s, and the barrier that
 // ends a step is the cluster's.
 
-#include "../launcher.cuh"
-#include "../numbers.cuh"
+#include "../device/launcher.cuh"
+#include "../device/numbers.cuh"
 
 namespace bppsa::cuda {
 

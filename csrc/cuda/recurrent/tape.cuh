@@ -4,7 +4,7 @@
 // A *place* is (t * B + b) * H + j, for step t, sample b, unit j. At each place there is the unit's
 // output; for GRU and LSTM four numbers more, side by side; for LSTM the cell state.
 
-#include "../numbers.cuh"
+#include "../device/numbers.cuh"
 
 namespace bppsa::cuda {
 

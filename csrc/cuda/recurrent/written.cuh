@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "../dense/chain.cuh"
-#include "../threads.cuh"
+#include "../device/threads.cuh"
 #include "walk.cuh"
 
 namespace bppsa::cuda {

@@ -7,7 +7,7 @@
 #include <exception>
 #include <string>
 
-#include "../../cuda/launcher.cuh"
+#include "../../cuda/device/launcher.cuh"
 #include "../../requests/plan.h"
 
 namespace bppsa::cuda {

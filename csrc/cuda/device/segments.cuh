@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "../scan/tree.h"
+#include "../../scan/tree.h"
 #include "launcher.cuh"
 #include "numbers.cuh"
 

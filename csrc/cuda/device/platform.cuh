@@ -43,7 +43,7 @@ __device__ __forceinline__ void sync_cluster() {
 
 }  // namespace bppsa::cuda
 #else
-#include "../testing/emulator.h"
+#include "../../testing/emulator.h"
 #endif
 
 namespace bppsa::cuda {
