@@ -106,3 +106,9 @@ def every_layer_is_sparse(monkeypatch):
     """Pruned layers run sparse whatever their size: results count, not which way is faster."""
     plan = cost_pruned.PrunedPlan(True, 1.0, 2.0, "for the test")
     monkeypatch.setattr(cost_pruned, "choose", lambda request: plan)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nobody_has_calibrated(tmp_path_factory):
+    """Plans are those of the shipped tables, whatever was measured on this machine."""
+    os.environ["BPPSA_TABLES"] = str(tmp_path_factory.mktemp("tables"))

@@ -1,6 +1,6 @@
 """Chooses the scan algorithm of a chain from a cost model, and says why.
 
-One `Request`, one `Plan`. What is measured is in data/.
+One `Request`, one `Plan`. What is measured is in tables/.
 """
 
 from bppsa_lightning.planner.choose import plan, saved

@@ -1,8 +1,9 @@
 """Recurrent layers on CUDA: the fastest plan, and whether cuDNN is faster than all of them.
 
 An estimate is a sum of terms in the layer's sizes (`walk_terms`, `chunk_terms`) with coefficients
-in seconds; data/h200.json holds them, fitted by experiments/fit_planner.py to the record it names,
-which was measured on the GPU it names. On another GPU the number of multiprocessors is its own.
+in seconds; tables/nvidia_h200.json holds them, fitted by experiments/benchmarks/fit_planner.py to
+the record it names, which was measured on the GPU it names. On another GPU the number of
+multiprocessors is its own.
 
     walk       a launch, T steps in sequence, and T * B times what each sample adds
     chunked    launches; C steps of composing, in as many turns as the lanes do not fit the device
@@ -28,7 +29,7 @@ from bppsa_lightning.planner.cost_dense import MAX_CHUNK
 from bppsa_lightning.planner.plan import Plan, ceil_div, cheapest, chunked_plans, max_levels, units
 from bppsa_lightning.planner.request import Request
 
-DATA = Path(__file__).parent / "data" / "h200.json"
+DATA = Path(__file__).parent / "tables" / "nvidia_h200.json"
 _FIT: dict[str, Any] = json.loads(DATA.read_text())
 RECORD, GPU = str(_FIT["record"]), str(_FIT["gpu"])
 _SOURCE = f"fitted to {Path(RECORD).name}, {GPU}"

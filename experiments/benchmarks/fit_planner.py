@@ -6,7 +6,7 @@
 Least squares of relative errors, coefficients not negative, over the sizes of at least LONG steps:
 shorter ones are measured at the host's pace, which is what "least" keeps of stock PyTorch's. How
 many blocks of the composing kernel a multiprocessor holds ("resident") is fitted too. --write puts
-the result into bppsa_lightning/planner/data/h200.json. Needs SciPy.
+the result into bppsa_lightning/planner/tables/nvidia_h200.json. Needs SciPy.
 
 Letters: T steps, B batch, H state.
 """
