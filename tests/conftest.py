@@ -99,6 +99,7 @@ def accelerate_everything(monkeypatch):
         ask(request)
 
     monkeypatch.setattr(planner, "fallback_reason", accelerate)
+    monkeypatch.setattr(planner, "fallback_reason_when_compiled", lambda *_: None)
 
 
 @pytest.fixture
