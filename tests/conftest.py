@@ -30,6 +30,7 @@ LONG = (
 )
 # Whole trainings in processes of their own, sound and pictures, kernels compiled for an emulator.
 SLOW = (
+    "calibration/test_cuda.py",
     "csrc/test_emulation.py",
     "csrc/test_emulation_jacobians.py",
     "csrc/test_emulation_recurrent.py",

@@ -31,9 +31,7 @@ def plan(request: Request) -> Plan:
     """
     check_algorithm(request.algorithm, request.levels, request.T)
     if request.device.type == "cuda" and request.cell in CELLS:
-        return _plan_recurrent_cuda(
-            request, *gpu(request.device), gpu_tables.nearest(request.device)
-        )
+        return plan_on_cuda(request, *gpu(request.device), gpu_tables.nearest(request.device))
     return _plan(request, workers(request.device))
 
 
@@ -56,9 +54,8 @@ def _plan(request: Request, workers: int) -> Plan:
 
 
 @lru_cache(maxsize=4096)
-def _plan_recurrent_cuda(
-    request: Request, processors: int, clusters: bool, table: GpuTable
-) -> Plan:
+def plan_on_cuda(request: Request, processors: int, clusters: bool, table: GpuTable) -> Plan:
+    """The plan of a recurrent layer on a GPU of a table, as `gpu` has it."""
     size = cost_cuda.size_of(request, processors, clusters, table)
     return replace(cost_cuda.choose(size, request.algorithm), saved=saved(request))
 

@@ -31,9 +31,19 @@ def fallback_reason(request: Request) -> str | None:
     reason = _too_large(request)
     if reason is not None or request.algorithm != "auto":
         return reason
-    processors, clusters = choose.gpu(request.device)
-    table = gpu_tables.own(request.device)
-    reason = _unverified(request, table, clusters, (choose.plan(request),))
+    return reason_of_auto(request, gpu_tables.own(request.device), *choose.gpu(request.device))
+
+
+def reason_of_auto(
+    request: Request, table: GpuTable | None, processors: int, clusters: bool
+) -> str | None:
+    """Why "auto" leaves a call to PyTorch on a GPU of this table, or None.
+
+    Args:
+        table: None if there is none. processors, clusters: as `choose.gpu` has them.
+    """
+    plan = choose.plan_on_cuda(request, processors, clusters, table or gpu_tables.DEFAULT)
+    reason = _unverified(request, table, clusters, (plan,))
     if reason is not None or request.T > _MAX_STEPS_CUDNN:  # where PyTorch fails
         return reason
     assert table is not None

@@ -3,7 +3,7 @@
     python -m experiments.benchmarks.fit_planner                     # prints the comparison
     python -m experiments.benchmarks.fit_planner experiments/records/h200_recurrent.json --write
 
-The fit is that of bppsa_lightning/calibration/fit_cuda.py. --write puts it into the table of
+The fit is that of bppsa_lightning.calibration.cuda.fit.py. --write puts it into the table of
 bppsa_lightning/planner/tables/ that names the record; "kernels" there is kept, and edited by hand:
 it says which kernels the GPU's tests have passed.
 
@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bppsa_lightning.calibration.fit_cuda import OPERATORS, Row, fit
+from bppsa_lightning.calibration.cuda.fit import OPERATORS, Row, fit
 from bppsa_lightning.planner import cost_cuda, tables
 from experiments import recording
 

@@ -12,7 +12,7 @@ from support import gpus
 from support.recurrent_layers import GATES
 
 from bppsa_lightning import planner
-from bppsa_lightning.calibration.fit_cuda import fit
+from bppsa_lightning.calibration.cuda.fit import fit
 from bppsa_lightning.planner import Request, gpu_tables, kernels, tables
 
 ROOT = Path(__file__).parents[2]
