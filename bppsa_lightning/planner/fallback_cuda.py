@@ -28,33 +28,41 @@ def fallback_reason(request: Request) -> str | None:
 
     An algorithm that is asked for by name is obeyed as far as the kernels reach.
     """
-    reason = _too_large(request)
-    if reason is not None or request.algorithm != "auto":
-        return reason
-    return reason_of_auto(request, gpu_tables.own(request.device), *choose.gpu(request.device))
+    if request.algorithm != "auto":
+        return _too_large(request)
+    cudnn = torch.backends.cudnn
+    available = cudnn.enabled and cudnn.is_available()
+    table = gpu_tables.own(request.device)
+    return reason_of_auto(request, table, *choose.gpu(request.device), available)
 
 
+@lru_cache(maxsize=4096)
 def reason_of_auto(
-    request: Request, table: GpuTable | None, processors: int, clusters: bool
+    request: Request, table: GpuTable | None, processors: int, clusters: bool, cudnn: bool = True
 ) -> str | None:
     """Why "auto" leaves a call to PyTorch on a GPU of this table, or None.
 
     Args:
         table: None if there is none. processors, clusters: as `choose.gpu` has them.
+        cudnn: whether PyTorch uses it.
     """
     plan = choose.plan_on_cuda(request, processors, clusters, table or gpu_tables.DEFAULT)
-    reason = _unverified(request, table, clusters, (plan,))
+    reason = _too_large(request) or _unverified(request, table, clusters, (plan,))
     if reason is not None or request.T > _MAX_STEPS_CUDNN:  # where PyTorch fails
         return reason
     assert table is not None
-    cudnn, H, dtype = torch.backends.cudnn, request.H, request.dtype
-    if not (cudnn.enabled and cudnn.is_available()):  # it launches the kernels of each step apart
-        return cost_cuda.not_resident(cost_cuda.size_of(request, processors, clusters, table))
-    if dtype != torch.float32 and H > kernels.MOST_COMPOSED:
+    layer = cost_cuda.size_of(request, processors, clusters, table)
+    if not cudnn:  # PyTorch launches the kernels of each step apart
+        return cost_cuda.not_resident(layer)
+    H, dtype = request.H, request.dtype
+    if dtype != torch.float32 and kernels.MOST_COMPOSED < H:
         # A small state's steps wait for each other in any dtype; a large one's are arithmetic.
         name, least = str(dtype).removeprefix("torch."), kernels.MOST_COMPOSED
         return f"hidden {H} in {name}: above {least} only float32 was measured beside cuDNN"
-    return _cudnn_is_faster(request, processors, clusters, table)
+    lengths = None
+    if request.total_steps is not None and request.padded_steps is not None:
+        lengths = request.total_steps, request.padded_steps
+    return cost_cuda.fallback_reason(layer, request.layers, request.directions, lengths)
 
 
 @torch.compiler.assume_constant_result
@@ -107,7 +115,6 @@ def _too_large(request: Request) -> str | None:
     )
 
 
-@lru_cache(maxsize=4096)
 def _unverified(
     request: Request, table: GpuTable | None, clusters: bool, plans: tuple[Plan, ...]
 ) -> str | None:
@@ -127,14 +134,3 @@ def _unverified(
     if cost_cuda.kind(request.cell) not in table.cells:
         return f"{CELLS[request.cell].label} was not timed on this {table.gpu}: {CALIBRATE}"
     return None
-
-
-@lru_cache(maxsize=4096)
-def _cudnn_is_faster(
-    request: Request, processors: int, clusters: bool, table: GpuTable
-) -> str | None:
-    lengths = None
-    if request.total_steps is not None and request.padded_steps is not None:
-        lengths = request.total_steps, request.padded_steps
-    layer = cost_cuda.size_of(request, processors, clusters, table)
-    return cost_cuda.fallback_reason(layer, request.layers, request.directions, lengths)

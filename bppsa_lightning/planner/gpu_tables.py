@@ -9,6 +9,7 @@ A table for a GPU is one of tables/ with
 """
 
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -75,10 +76,18 @@ def own(device: torch.device) -> GpuTable | None:
     if not torch.cuda.is_available():
         return None
     hardware = hardware_of(device)
-    if tables.user_path(hardware).exists():
+    path = tables.user_path(hardware)
+    if path.exists():
         table = tables.read_user(machine(device))
-        if table is not None:
-            return GpuTable.of(table)
+        try:
+            if table is not None:
+                return GpuTable.of(table)
+        except (KeyError, TypeError, ValueError) as error:
+            warnings.warn(
+                f"bppsa_lightning ignores the calibration {path}: it is damaged ({error!r}). Run "
+                'bl.calibrate(device="cuda") again, or delete the file.',
+                stacklevel=2,
+            )
     for table in tables.shipped().values():
         found = table["machine"]
         if (found.get("device"), found.get("name")) == ("cuda", hardware["name"]):

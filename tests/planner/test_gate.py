@@ -182,6 +182,21 @@ def test_the_owners_table_comes_first_as_long_as_it_fits(at_hand, monkeypatch, t
         gpu_tables.own(CUDA)  # read once, warned of once
 
 
+def test_a_damaged_table_is_ignored(at_hand, monkeypatch, tmp_path):
+    monkeypatch.setenv(tables.FOLDER, str(tmp_path))
+    machine = gpu_tables.machine(CUDA)
+    path = tables.user_path(machine)
+    for damaged, why in (("{", "cannot be read"), ("[]", "no table"), ('{"kernels"', "be read")):
+        path.write_text(damaged)
+        gpu_tables.forget()
+        with pytest.warns(UserWarning, match=f"{path.name}.*{why}"):
+            assert gpu_tables.own(CUDA).gpu == "NVIDIA H200"
+    tables.write(path, {"format": 1, "machine": machine, "kernels": {"right": []}})
+    gpu_tables.forget()
+    with pytest.warns(UserWarning, match=f"{path.name}: it is damaged"):
+        assert gpu_tables.own(CUDA).source.startswith("fitted to h200_recurrent.json")
+
+
 def test_sizes_are_those_that_are_compiled():
     """The bounds of with_unit_shape in shape.cuh, in order, for both dtypes."""
     source = (ROOT / "csrc/cuda/recurrent/shape.cuh").read_text()
