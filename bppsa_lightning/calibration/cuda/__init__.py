@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from bppsa_lightning import _library
-from bppsa_lightning.calibration.cuda import cases, grid, report, verify
-from bppsa_lightning.calibration.cuda.cases import Case
+from bppsa_lightning.calibration.cuda import cases, grid, report, scans, verify
 from bppsa_lightning.calibration.cuda.fit import fit
 from bppsa_lightning.calibration.cuda.isolated import Isolated
 from bppsa_lightning.calibration.cuda.kept import Kept
@@ -51,7 +50,7 @@ def calibrate_cuda(
     device: torch.device | str = "cuda",
     progress: bool = True,
     runner: str = RUNNER,
-    kernels: Mapping[str, Sequence[Case]] | None = None,
+    kernels: verify.Cases | None = None,
     sizes: Sequence[grid.Size] = tuple(grid.GRID),
     case_limit: float = verify.LIMIT,
     size_limit: float = grid.LIMIT,
@@ -77,7 +76,7 @@ def calibrate_cuda(
         raise RuntimeError(f"calibrate: {missing}")
     processors, clusters = choose.gpu(device)
     machine = gpu_tables.machine(device)
-    kernels = cases.of_gpu(clusters, processors) if kernels is None else kernels
+    kernels = _every_kernel(clusters, processors) if kernels is None else kernels
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of an outdated table, which is about to be replaced
         before = gpu_tables.own(device)
@@ -105,6 +104,13 @@ def calibrate_cuda(
     found = GpuTable.of(table)
     text = report.summary(list(kernels), kept.verdicts, kept.rows, before, found, device)
     return CudaCalibration(path, text, report.issues(kept.verdicts, machine))
+
+
+def _every_kernel(clusters: bool, processors: int) -> verify.Cases:
+    found: dict[str, list[Any]] = dict(cases.of_gpu(clusters, processors))
+    for case in scans.of_gpu():
+        found.setdefault(case.kernel, []).append(case)
+    return found
 
 
 def _with_index(device: torch.device) -> torch.device:

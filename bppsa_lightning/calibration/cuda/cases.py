@@ -4,7 +4,8 @@ T steps, B batch, I input, H state, P projected.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from bppsa_lightning._cells import CELLS
 from bppsa_lightning.planner import Plan, Saved, kernels, max_levels
@@ -49,6 +50,11 @@ class Case:
     initial: bool = True
     bias: bool = True
     every: bool = True
+
+    @property
+    def task(self) -> dict[str, Any]:
+        """As tasks.py takes it."""
+        return {"case": asdict(self)}
 
     @property
     def plan(self) -> Plan:
@@ -138,11 +144,11 @@ class _Tests:
                 if cell.has_c:
                     yield self._with("projection", case, P=H // 2)
             if cell.has_c:
-                first = replace(plain, T=1, initial=False, bias=False)
-                yield self._with("projection", first, P=H - 1, reverse=True)
+                back = self._with("reverse", plain, T=1, initial=False, bias=False, reverse=True)
+                yield self._with("projection", back, P=H - 1)
             # One more input feature, which keeps the states of shorter samples as they were.
             several = replace(plain, I=I + 1, needs=(self._name("forward", H),))
-            yield self._with("lengths", several, lengths=True, B=4)
+            yield self._with("lengths", several, lengths=True, T=20, B=4)
 
     def _name(self, part: str, H: int) -> str:
         return kernels.sized(self.cell, self.dtype, H, self.clusters, part)

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from bppsa_lightning import ops
-from bppsa_lightning.calibration.cuda import judge, layers, timing
+from bppsa_lightning.calibration.cuda import judge, layers, scans, timing
 from bppsa_lightning.calibration.cuda.cases import Case
+from bppsa_lightning.calibration.cuda.scans import ScanCase
 
 Announce = Callable[[str], None]
 Task = dict[str, Any]
@@ -27,6 +28,8 @@ def run(task: Task, device: torch.device, announce: Announce) -> dict[str, Any]:
     """The result of a task; `announce` is called with what it begins."""
     if "case" in task:
         return {"wrong": tested(Case(**task["case"]), device)}
+    if "scan" in task:
+        return {"wrong": scans.tested(ScanCase(**task["scan"]), device)}
     return timing.row(task["size"], task["plans"], task["seconds"], device, announce)
 
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from bppsa_lightning.calibration.cuda.cases import Case
 from bppsa_lightning.calibration.cuda.isolated import Isolated, Lost
+from bppsa_lightning.calibration.cuda.scans import ScanCase
 
+Cases = Mapping[str, Sequence[Case | ScanCase]]  # of each kernel, what they need before them
 LIMIT = 20.0  # seconds for a case; each takes some milliseconds
 
 
@@ -30,7 +32,7 @@ class Verdicts:
 
 
 def verify(
-    kernels: Mapping[str, Sequence[Case]],
+    kernels: Cases,
     verdicts: Verdicts,
     worker: Isolated,
     done: Callable[[str], None],
@@ -42,7 +44,7 @@ def verify(
     neither right nor wrong.
 
     Args:
-        kernels: the cases of each, what they need before them.
+        kernels: the cases of each.
         verdicts: are added to.
         worker: where the cases run.
         done: is called with each kernel after its verdict.
@@ -58,12 +60,16 @@ def verify(
 
 
 def _verify_one(
-    kernel: str, cases: Sequence[Case], verdicts: Verdicts, worker: Isolated, limit: float
+    kernel: str,
+    cases: Sequence[Case | ScanCase],
+    verdicts: Verdicts,
+    worker: Isolated,
+    limit: float,
 ) -> None:
     able = [case for case in cases if verdicts.right.issuperset(case.needs)]
     for case in able:
         try:
-            wrong = worker.ask({"case": vars(case)}, limit)["wrong"]
+            wrong = worker.ask(case.task, limit)["wrong"]
         except Lost as lost:
             wrong = lost.why
         if wrong is not None:
