@@ -12,7 +12,7 @@ PACKAGE = Path(bppsa_lightning.__file__).parent
 LEVELS = (
     ("__init__",),
     ("strategy", "callbacks"),
-    ("explain",),
+    ("explain", "calibration"),
     ("attach",),
     ("recurrent", "depth", "pruned"),
     ("chain",),

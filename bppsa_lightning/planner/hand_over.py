@@ -1,0 +1,89 @@
+"""On a CPU: from how many steps on a recurrent layer's call is faster here than in PyTorch.
+
+Where a call is short, rearranging the weights takes longer than the steps do, or Python longer than
+both; and a large W_hh is read again for each step of each group of samples. So each table gives the
+least T that pays, for some H and B of each cell, as measured with some number of threads. Between
+them it is interpolated, all on logarithmic scales; beyond them the last one counts.
+
+T steps, B batch, H hidden.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from bppsa_lightning.planner import machine
+
+# "Never" (null in a table) as a number of steps, so that it can be interpolated.
+_NEVER = 2.0**20
+
+
+class LeastSteps:
+    """One cell's part of a table, for one number of threads.
+
+    Args:
+        sizes: H of each row, rising. batches: B of each column, rising.
+        least: rows of the least T that pays; None where no T does.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], batches: Sequence[int], least: Sequence[Sequence[int | None]]
+    ) -> None:
+        self._sizes, self._batches = list(map(math.log2, sizes)), list(map(math.log2, batches))
+        self._least = [[math.log2(_NEVER if T is None else T) for T in row] for row in least]
+
+    def at(self, B: int, H: int) -> float:
+        """The least T that pays."""
+        i, up = _place(self._sizes, H)
+        j, right = _place(self._batches, B)
+        here, above = self._least[i], self._least[min(i + 1, len(self._sizes) - 1)]
+        k = min(j + 1, len(self._batches) - 1)
+        low = here[j] + right * (here[k] - here[j])
+        high = above[j] + right * (above[k] - above[j])
+        # (Rounding must not hand over a call of exactly the size that was measured.)
+        return 2.0 ** (low + up * (high - low) - 1e-9)
+
+
+def _place(logs: Sequence[float], size: int) -> tuple[int, float]:
+    """The last entry that is not above `size`, and the share of the way to the next one."""
+    log = math.log2(max(size, 1))
+    i = min(max(bisect_right(logs, log) - 1, 0), len(logs) - 1)
+    if i + 1 == len(logs) or log <= logs[i]:
+        return i, 0.0
+    return i, (log - logs[i]) / (logs[i + 1] - logs[i])
+
+
+@machine.keeps
+@lru_cache(maxsize=64)
+def _least_steps(kind: str, threads: int) -> LeastSteps:
+    return _of(nearest_threads(machine.cpu()["hand_over"], threads), kind)
+
+
+@machine.keeps
+@lru_cache(maxsize=64)
+def _least_packed_steps(kind: str, padded: bool) -> LeastSteps:
+    return _of(machine.cpu()["packed"]["padded" if padded else "even"], kind)
+
+
+def _of(measured: Mapping[str, Any], kind: str) -> LeastSteps:
+    return LeastSteps(measured["H"], measured["B"], measured["least_T"][kind])
+
+
+@machine.keeps
+@lru_cache(maxsize=4096)
+def pytorch_is_faster(kind: str, T: int, B: int, H: int, N: int, threads: int) -> bool:
+    """Whether PyTorch's kernel was measured to be the faster one.
+
+    Samples of different lengths, with N steps in all, are spread over T * B steps here: their
+    thresholds are apart, and others where more than half of these are padding.
+    """
+    if N != T * B:
+        return _least_packed_steps(kind, 2 * N < T * B).at(B, H) > T
+    return _least_steps(kind, threads).at(B, H) > T
+
+
+def nearest_threads(measured: Sequence[Mapping[str, Any]], threads: int) -> Mapping[str, Any]:
+    """Of what was measured with several numbers of threads, what is nearest to `threads`."""
+    return min(measured, key=lambda part: abs(math.log2(part["threads"] / threads)))
