@@ -19,8 +19,8 @@ class Progress:
     """
 
     def __init__(self, machine: tables.Machine, what: str) -> None:
-        table = tables.user_path(machine)
-        self.path: Path = table.with_name(f"{table.stem}.{what}.partial")
+        self._table = tables.user_path(machine)
+        self.path: Path = self._table.with_name(f"{self._table.stem}.{what}.partial")
         self._kept: dict[str, Any] = {
             "format": tables.FORMAT, "machine": dict(machine), "values": {}
         }  # fmt: skip
@@ -46,5 +46,7 @@ class Progress:
         return self.values[name]
 
     def finish(self) -> None:
-        """Forgets it all: the table is written."""
+        """Forgets it all, the table is written; and what a killed one was writing."""
         self.path.unlink(missing_ok=True)
+        for rest in self.path.parent.glob(f"{self._table.stem}*.tmp"):
+            rest.unlink(missing_ok=True)
