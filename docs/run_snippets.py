@@ -30,8 +30,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
-CORES = 2  # plans depend on them and on the table; the pages show those of these
-TABLE = "intel_xeon_2"
+# Plans depend on them; the pages show those of these.
+CORES, TABLE = 2, "intel_xeon_2"
 
 _BLOCK = re.compile(
     r"(?P<marker><!-- [^\n]* -->\n)?```(?P<language>\w*)\n(?P<body>.*?)```\n", re.DOTALL

@@ -12,7 +12,7 @@ from bppsa_lightning.planner import Plan, cost_recurrent
 
 # A call is computed here only where that was measured to be so many times as fast: less is noise.
 MARGIN = 1.05
-_UNKNOWN = 1 / 1.1
+_UNKNOWN = 1 / 1.5
 
 
 class Size(NamedTuple):
@@ -70,7 +70,7 @@ def least_steps(points: Iterable[Point]) -> int | None:
     """The least T from which on it pays; None if it never does.
 
     Between the last T that did not pay and the next one that was measured, the ratio of times is
-    taken to be a power of T; where it is not known, PyTorch is taken to be 1.1 times as fast.
+    taken to be a power of T; where it is not known, PyTorch is taken to be 1.5 times as fast.
     """
     ordered = sorted(points)
     slow = max((i for i, point in enumerate(ordered) if not point.pays), default=None)
@@ -79,9 +79,10 @@ def least_steps(points: Iterable[Point]) -> int | None:
     if slow + 1 == len(ordered):
         return None
     below, above = ordered[slow], ordered[slow + 1]
-    short = math.log(MARGIN / min(below.ratio or _UNKNOWN, _UNKNOWN))
-    ahead = math.log(max(above.ratio or 1.0, MARGIN) / MARGIN)
-    crossing = below.T * (above.T / below.T) ** (short / (short + ahead))
+    short = math.log(MARGIN / (_UNKNOWN if below.ratio is None else below.ratio))
+    ahead = math.log(max(above.ratio or MARGIN, MARGIN) / MARGIN)
+    share = short / (short + ahead) if short + ahead else 1.0
+    crossing = below.T * (above.T / below.T) ** share
     return min(max(math.ceil(crossing), below.T + 1), above.T)
 
 

@@ -37,9 +37,13 @@ class Machine:
 
 
 def machine(cell: str, device: torch.device, workers: int) -> Machine:
-    """The model of a cell on so many threads of this CPU."""
+    """The model of a cell on so many threads of this CPU.
+
+    A cell that was not measured is taken for an LSTM, the slowest of those that were.
+    """
     scan = cpu()["scan"]
-    return Machine(workers, scan[CELLS[cell].kind], workers <= 2 * scan["threads"])
+    coefficients = scan.get(CELLS[cell].kind, scan["LSTM"])
+    return Machine(workers, coefficients, workers <= 2 * scan["threads"])
 
 
 def estimate(plan: Plan, T: int, B: int, H: int, on: Machine) -> float:

@@ -32,7 +32,9 @@ class LeastSteps:
         self, sizes: Sequence[int], batches: Sequence[int], least: Sequence[Sequence[int | None]]
     ) -> None:
         self._sizes, self._batches = list(map(math.log2, sizes)), list(map(math.log2, batches))
-        self._least = [[math.log2(_NEVER if T is None else T) for T in row] for row in least]
+        self._least = [
+            [math.log2(_NEVER if T is None else max(T, 1)) for T in row] for row in least
+        ]
 
     def at(self, B: int, H: int) -> float:
         """The least T that pays."""
@@ -68,7 +70,9 @@ def _least_packed_steps(kind: str, padded: bool) -> LeastSteps:
 
 
 def _of(measured: Mapping[str, Any], kind: str) -> LeastSteps:
-    return LeastSteps(measured["H"], measured["B"], measured["least_T"][kind])
+    """What was measured of a kind; one that was not is never handed over."""
+    least = measured["least_T"].get(kind, [[0] * len(measured["B"])] * len(measured["H"]))
+    return LeastSteps(measured["H"], measured["B"], least)
 
 
 @machine.keeps

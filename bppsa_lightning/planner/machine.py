@@ -86,7 +86,10 @@ def shipped_cpus() -> dict[str, Mapping[str, Any]]:
 
 
 def suggestion() -> str | None:
-    """One line for a user whose machine is far from every table; None where one is near."""
+    """One line for a user whose machine is far from every table; None where one is near, or was
+    chosen by name."""
+    if TABLE in os.environ:
+        return None
     this, table = this_cpu(), cpu()["machine"]
     known = table["name"] == this["name"] and table["kernels"] == this["kernels"]
     if known and _cores_apart(this, table) <= math.log2(FAR):

@@ -33,6 +33,7 @@ RUN = SMALL + "import bppsa_lightning as bl; print(bl.calibrate(seconds=0.5, pro
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
     monkeypatch.setenv(tables.FOLDER, str(tmp_path))
+    monkeypatch.delenv(machine.TABLE, raising=False)
     exec(SMALL, {})
     for name in ("SIZES", "BATCHES", "PACKED_SIZES", "PACKED_BATCHES", "SCANS"):
         monkeypatch.setattr(cpu, name, getattr(cpu, name))

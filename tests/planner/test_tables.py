@@ -28,6 +28,7 @@ ONE = {
 def fresh(monkeypatch, tmp_path):
     """A folder of its own for the user's tables; and nobody's afterwards."""
     monkeypatch.setenv(tables.FOLDER, str(tmp_path))
+    monkeypatch.delenv(machine.TABLE, raising=False)
     machine.forget()
     yield
     monkeypatch.undo()
