@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from bppsa_lightning._cells import CELLS as _CELLS
 from bppsa_lightning.calibration import fit_cpu, pairs
 from bppsa_lightning.calibration.fit_cpu import Point, Scanned, Size, point
 from bppsa_lightning.calibration.progress import Progress
 from bppsa_lightning.planner import Plan, hand_over, machine, tables
 
 CELLS = ("RNN", "GRU", "LSTM")
+NAMES = {cell.kind: name for name, cell in _CELLS.items()}
 # The sizes of layers at which the least T is looked for; of samples of different lengths.
 SIZES, BATCHES = (1, 8, 20, 64, 128, 256, 512), (1, 2, 16, 64, 256)
 PACKED_SIZES, PACKED_BATCHES = (20, 64, 256), (2, 8, 32, 128)
@@ -53,12 +55,12 @@ def calibrate_cpu(seconds: float, progress: bool) -> str:
         "packed": fit_cpu.packed(spread),
         "scan": fit_cpu.scan(scans, threads),
     }
-    old = [hand_over.pytorch_is_faster(*_asked(size, threads)) for size in points]
+    old = [hand_over.pytorch_is_faster(NAMES[size.cell], *size[1:]) for size in points]
     path = tables.user_path(this)
     tables.write(path, table)
     kept.finish()
     machine.forget()
-    new = [hand_over.pytorch_is_faster(*_asked(size, threads)) for size in points]
+    new = [hand_over.pytorch_is_faster(NAMES[size.cell], *size[1:]) for size in points]
     took = time.perf_counter() - start
     return (
         f"{len(kept.values)} sizes measured on {this['name']}, {this['cores']} cores, with "
@@ -143,11 +145,6 @@ def _bar(progress: bool, kept: Progress) -> Any:
     nodes = len(CELLS) * (len(SIZES) * len(BATCHES) + len(PACKED_SIZES) * len(PACKED_BATCHES) + 1)
     start = f"Going on after {kept.resumed} sizes" if kept.resumed else "Measuring recurrent layers"
     return tqdm(total=nodes, desc=start, unit="sizes", disable=not progress, leave=False)
-
-
-def _asked(size: Size, threads: int) -> tuple[str, int, int, int, int, int]:
-    """As `hand_over.pytorch_is_faster` takes it."""
-    return size.cell, size.T, size.B, size.H, size.T * size.B, threads
 
 
 def _changes(points: Mapping[Size, Point], old: list[bool], new: list[bool], name: str) -> str:

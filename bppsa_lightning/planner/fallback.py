@@ -18,7 +18,6 @@ _MAX_STEPS_CUDNN = 65535
 _SHARED_MEMORY = 64 * 1024
 
 
-@torch.compiler.disable(reason="looks into tables")
 def fallback_reason(request: Request) -> str | None:
     """Why a recurrent module's call is better left to PyTorch's own kernels, or None.
 
@@ -28,13 +27,11 @@ def fallback_reason(request: Request) -> str | None:
         return _unfit_for_cuda(request)
     if request.algorithm != "auto":
         return None
-    T, B, H = request.T, request.B, request.H
-    N = T * B if request.total_steps is None else request.total_steps
-    kind, threads = CELLS[request.cell].kind, torch.get_num_threads()
-    if hand_over.pytorch_is_faster(kind, T, B, H, N, threads):
-        lengths = "" if N == T * B else ", different lengths"
-        return f"seq_len {T}, batch {B}, hidden {H}{lengths}: PyTorch's kernel measured faster"
-    return None
+    cell, T, B, H, N = request.cell, request.T, request.B, request.H, request.total_steps
+    if not hand_over.pytorch_is_faster(cell, T, B, H, N):
+        return None
+    lengths = "" if N is None else ", different lengths"
+    return f"seq_len {T}, batch {B}, hidden {H}{lengths}: PyTorch's kernel measured faster"
 
 
 def _unfit_for_cuda(request: Request) -> str | None:

@@ -11,9 +11,11 @@ T steps, B batch, H hidden.
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
+import torch
+
+from bppsa_lightning._cells import CELLS
 from bppsa_lightning.planner import machine
 
 # "Never" (null in a table) as a number of steps, so that it can be interpolated.
@@ -32,9 +34,7 @@ class LeastSteps:
         self, sizes: Sequence[int], batches: Sequence[int], least: Sequence[Sequence[int | None]]
     ) -> None:
         self._sizes, self._batches = list(map(math.log2, sizes)), list(map(math.log2, batches))
-        self._least = [
-            [math.log2(_NEVER if T is None else max(T, 1)) for T in row] for row in least
-        ]
+        self._least = [[math.log2(_NEVER if T is None else T) for T in row] for row in least]
 
     def at(self, B: int, H: int) -> float:
         """The least T that pays."""
@@ -57,35 +57,38 @@ def _place(logs: Sequence[float], size: int) -> tuple[int, float]:
     return i, (log - logs[i]) / (logs[i + 1] - logs[i])
 
 
-@machine.keeps
-@lru_cache(maxsize=64)
-def _least_steps(kind: str, threads: int) -> LeastSteps:
-    return _of(nearest_threads(machine.cpu()["hand_over"], threads), kind)
+# By what `_least_steps` takes. A dict: asked in every call of a new size, and torch.compile, which
+# may look into it where a model's graph breaks, does not take to lru_cache.
+_known: dict[tuple[str, int, int, int, bool | None], float] = {}
+machine.keeps_in(_known)
 
 
-@machine.keeps
-@lru_cache(maxsize=64)
-def _least_packed_steps(kind: str, padded: bool) -> LeastSteps:
-    return _of(machine.cpu()["packed"]["padded" if padded else "even"], kind)
-
-
-def _of(measured: Mapping[str, Any], kind: str) -> LeastSteps:
-    """What was measured of a kind; one that was not is never handed over."""
-    least = measured["least_T"].get(kind, [[0] * len(measured["B"])] * len(measured["H"]))
-    return LeastSteps(measured["H"], measured["B"], least)
-
-
-@machine.keeps
-@lru_cache(maxsize=4096)
-def pytorch_is_faster(kind: str, T: int, B: int, H: int, N: int, threads: int) -> bool:
+def pytorch_is_faster(cell: str, T: int, B: int, H: int, N: int | None = None) -> bool:
     """Whether PyTorch's kernel was measured to be the faster one.
 
     Samples of different lengths, with N steps in all, are spread over T * B steps here: their
     thresholds are apart, and others where more than half of these are padding.
     """
-    if N != T * B:
-        return _least_packed_steps(kind, 2 * N < T * B).at(B, H) > T
-    return _least_steps(kind, threads).at(B, H) > T
+    asked = cell, B, H, torch.get_num_threads(), None if N is None else 2 * N < T * B
+    try:
+        return _known[asked] > T
+    except KeyError:
+        least = _known[asked] = _least_steps(*asked)
+        return least > T
+
+
+@torch.compiler.disable
+def _least_steps(cell: str, B: int, H: int, threads: int, padded: bool | None) -> float:
+    table = machine.cpu()
+    if padded is None:
+        measured = nearest_threads(table["hand_over"], threads)
+    else:
+        measured = table["packed"]["padded" if padded else "even"]
+    # What was not measured of any cell is never handed over.
+    least = measured["least_T"].get(
+        CELLS[cell].kind, [[1] * len(measured["B"])] * len(measured["H"])
+    )
+    return LeastSteps(measured["H"], measured["B"], least).at(B, H)
 
 
 def nearest_threads(measured: Sequence[Mapping[str, Any]], threads: int) -> Mapping[str, Any]:

@@ -29,6 +29,11 @@ def keeps(function: Any) -> Any:
     return function
 
 
+def keeps_in(cache: dict[Any, Any]) -> None:
+    """`forget` empties this cache, too."""
+    _caches.append(cache.clear)
+
+
 def forget() -> None:
     """Reads the tables again: after a calibration, or where the folder of the user's changed."""
     for clear in _caches:
