@@ -7,6 +7,7 @@ from importlib.metadata import version as _version
 
 from bppsa_lightning import jacobians, ops, reference
 from bppsa_lightning.attach import attach, detach
+from bppsa_lightning.calibration import calibrate
 from bppsa_lightning.callbacks.chain_monitor import ChainMonitor
 from bppsa_lightning.callbacks.pruning import SparseJacobianPruning
 from bppsa_lightning.callbacks.step_timer import StepTimer
@@ -26,6 +27,7 @@ __all__ = [
     "SparseJacobianPruning",
     "StepTimer",
     "attach",
+    "calibrate",
     "detach",
     "explain",
     "jacobians",

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from functools import lru_cache
+from importlib.metadata import version as _version
 
 import torch
 
@@ -55,6 +56,16 @@ NO_CUDA_KERNELS = (
     "bppsa_lightning was built without its CUDA kernels (_C_cuda): build it again, with `make "
     "build` or `pip install .`, where an nvcc is on PATH or CUDACXX names one"
 )
+
+
+def version() -> str:
+    """Of this package."""
+    return _version("bppsa-lightning")
+
+
+def cpu_kernels() -> str:
+    """The instruction set that the CPU kernels were chosen for."""
+    return str(torch.ops.bppsa.cpu_capability())
 
 
 def missing_jacobian_kernels(device: torch.device) -> str | None:

@@ -12,7 +12,7 @@ from bppsa_lightning import depth, pruned, recurrent
 from bppsa_lightning._replacement import NotAccelerated, Replacement, replacement_of
 from bppsa_lightning.attach import check_module, inside_of_stacks
 from bppsa_lightning.chain import Chain, named_chains
-from bppsa_lightning.planner import Plan
+from bppsa_lightning.planner import Plan, suggestion
 
 _NOT_CALLED = "planned at the first call"
 
@@ -119,7 +119,7 @@ def explain(module: nn.Module) -> str:
     if others:
         lines.append("not accelerated:")
         lines += _table([(other.name or "(itself)", other.reason) for other in others])
-    return "\n".join(lines + _unchanged(module))
+    return "\n".join(lines + _unchanged(module) + _suggestion(module))
 
 
 def summary(module: nn.Module) -> str:
@@ -136,8 +136,9 @@ def summary(module: nn.Module) -> str:
     else:
         counts = ", ".join(_counts(module, len(sparse), others))
         text = f"BPPSA accelerates {counts}{_listed(': ', layers)}"
+    more = _suggestion(module)
     left = _listed("Not accelerated: ", [(other.name, other.reason) for other in others])
-    return ". ".join(filter(None, (text, left, "Details: bl.explain(model)")))
+    return ". ".join(filter(None, (text, left, *more, "Details: bl.explain(model)")))
 
 
 def not_accelerated(module: nn.Module) -> list[NotAccelerated]:
@@ -195,6 +196,15 @@ def _unchanged(module: nn.Module) -> list[str]:
     )
     listed = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     return [f"other layers (unchanged): {listed}"] if listed else []
+
+
+def _suggestion(module: nn.Module) -> list[str]:
+    """How plans could fit this machine better, where that is likely: a line, or none."""
+    on_cpu = (next(chain.module.parameters(), None) for chain in named_chains(module).values())
+    if not any(weight is not None and weight.is_cpu for weight in on_cpu):
+        return []
+    line = suggestion()
+    return [] if line is None else [line.rstrip(".")]
 
 
 def _listed(title: str, items: Sequence[tuple[str, str]]) -> str:

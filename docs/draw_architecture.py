@@ -32,6 +32,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "callbacks": "timing, logging, pruning",
         "attach": "attach(), detach()",
         "explain": "what runs how, and why",
+        "calibration": "measures this machine",
         "recurrent": "nn.RNN, nn.GRU, nn.LSTM",
         "chain": "what every chain remembers",
         "depth": "stacks of layers",

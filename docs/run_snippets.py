@@ -30,7 +30,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
-CORES = 2  # plans depend on them; the pages show those of two
+# Plans depend on them; the pages show those of these.
+CORES, TABLE = 2, "intel_xeon_2"
 
 _BLOCK = re.compile(
     r"(?P<marker><!-- [^\n]* -->\n)?```(?P<language>\w*)\n(?P<body>.*?)```\n", re.DOTALL
@@ -121,6 +122,7 @@ def _as_on_the_pages() -> Iterator[None]:
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(torch, "get_num_threads", lambda: CORES),
+        mock.patch.dict(os.environ, BPPSA_TABLE=TABLE),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")  # Lightning's, of data loaders without workers

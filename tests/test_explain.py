@@ -9,6 +9,8 @@ from support.rnn_twins import ALGORITHMS, Model, results, tensor, twins
 from torch import nn
 
 import bppsa_lightning as bl
+from bppsa_lightning.explain import summary
+from bppsa_lightning.planner import machine
 
 pytestmark = pytest.mark.usefixtures("accelerate_everything")
 
@@ -47,3 +49,21 @@ def rows(text):
         if len(cells) == len(header):
             table[cells[0]] = SimpleNamespace(**dict(zip(header, cells, strict=True)))
     return table
+
+
+def test_a_machine_that_no_table_is_near_to_is_told_in_one_line(monkeypatch):
+    monkeypatch.delenv("BPPSA_TABLE")
+    here = {**machine.this_cpu(), "name": "A new CPU", "cores": 64}
+    monkeypatch.setattr(machine, "this_cpu", lambda: here)
+    machine.forget()
+    rnn = nn.RNN(1, 4)
+    try:
+        assert "calibrate" not in bl.explain(rnn)  # nothing is planned
+        bl.attach(rnn)
+        (line,) = [line for line in bl.explain(rnn).splitlines() if "calibrate" in line]
+        assert "this machine is A new CPU, 64 cores" in line and "bl.calibrate()" in line
+        assert summary(rnn).count("bl.calibrate()") == 1
+    finally:
+        monkeypatch.undo()
+        machine.forget()
+    assert "calibrate" not in bl.explain(rnn) + summary(rnn)

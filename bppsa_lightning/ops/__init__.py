@@ -2,7 +2,7 @@
 
 import torch
 
-from bppsa_lightning._library import HAS_CUDA_KERNELS, NO_CUDA_KERNELS
+from bppsa_lightning._library import HAS_CUDA_KERNELS, NO_CUDA_KERNELS, cpu_kernels
 from bppsa_lightning.ops import jacobians as _jacobians  # noqa: F401  (registers)
 from bppsa_lightning.ops._surviving import surviving
 from bppsa_lightning.ops.diagonal import diagonal_scan, linear_recurrence
@@ -42,7 +42,7 @@ def cpu_capability() -> str:
     Chosen at the first use of a kernel; the environment variable ``BPPSA_CPU_CAPABILITY``
     (``x86-64-v2``, ``x86-64-v3``) lowers it.
     """
-    return str(torch.ops.bppsa.cpu_capability())
+    return cpu_kernels()
 
 
 def untrusted_products(device: torch.device | str | int = "cuda") -> int:

@@ -2,13 +2,22 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 
 from bppsa_lightning import _library
 from bppsa_lightning._cells import CELLS
-from bppsa_lightning.planner import cost_cuda, cost_dense, cost_diagonal, gpu_tables, kernels
+from bppsa_lightning.planner import (
+    cost_cuda,
+    cost_dense,
+    cost_diagonal,
+    cost_recurrent,
+    gpu_tables,
+    kernels,
+)
 from bppsa_lightning.planner.gpu_tables import GpuTable
+from bppsa_lightning.planner.machine import keeps
 from bppsa_lightning.planner.plan import (
     Plan,
     Saved,
@@ -19,7 +28,9 @@ from bppsa_lightning.planner.plan import (
     units,
     workers,
 )
-from bppsa_lightning.planner.request import DIAGONAL, Request
+from bppsa_lightning.planner.request import DENSE, DIAGONAL, Request
+
+_MODELS: dict[str, Any] = {DENSE: cost_dense, DIAGONAL: cost_diagonal}  # others are recurrent
 
 
 def plan(request: Request) -> Plan:
@@ -35,16 +46,17 @@ def plan(request: Request) -> Plan:
     return _plan(request, workers(request.device))
 
 
+@keeps
 @lru_cache(maxsize=4096)
 def _plan(request: Request, workers: int) -> Plan:
     T, B, H = request.T, request.B, request.state_size
     algorithm, levels = request.algorithm, request.levels
-    model = cost_diagonal if request.cell == DIAGONAL else cost_dense
+    model = _MODELS.get(request.cell, cost_recurrent)
     if algorithm == "blelloch" or levels is not None:
         plans = [Plan("blelloch", levels=max_levels(T) if levels is None else levels)]
     else:
         plans = model.candidates(T, algorithm)
-    on = model.machine(request.device, workers)
+    on = model.machine(request.cell, request.device, workers)
     chosen, rivals = cheapest(plans, lambda plan: model.estimate(plan, T, B, H, on))
     reason = "as asked"
     if algorithm == "auto" and levels is None:

@@ -1,4 +1,4 @@
-"""Dense chains, and recurrent layers on the CPU: the cost model of every scan algorithm.
+"""Dense chains of given Jacobians: the cost model of every scan algorithm.
 
 The estimate of an algorithm is work over speed along its critical path (the table of the design,
 arXiv:1907.10134, section 3.6), for a chain of T steps, B samples and state size H on `workers`
@@ -19,7 +19,9 @@ from dataclasses import dataclass
 
 import torch
 
+from bppsa_lightning.planner.machine import cpu
 from bppsa_lightning.planner.plan import Plan, ceil_div, chunked_plans, max_levels
+from bppsa_lightning.planner.tables import shipped
 
 # A chunk's product grows and shrinks exponentially with its length: the bound keeps it in range
 # for any chain that trains (kernels check, and walk a chunk step by step where it leaves it).
@@ -51,20 +53,16 @@ class Machine:
     groups: bool
 
 
-def machine(device: torch.device, workers: int) -> Machine:
+def machine(cell: str, device: torch.device, workers: int) -> Machine:
     """The machine model of a device with so many workers.
 
-    The CPU's constants fit the scan of the RNN cell on two cores to a factor of about two. Gates
-    and the products for parameters are not in the model: the whole backward of a recurrent layer
-    takes six times the estimate in the median, more where the call is short. A dense chain whose
-    Jacobians exceed the caches takes up to ten times the estimate, as memory traffic is not in the
-    model either. Linear was the fastest in all sizes measured, as estimated
-    (experiments/records/planner_recurrent_cpu.json).
-    CUDA's constants fit the dense scan on an H200 (experiments/records/h200_dense_scan.json).
+    The constants are in the tables. The CPU's fit chains in cache on two cores to a factor of about
+    two; where the Jacobians exceed the caches a chain takes up to ten times the estimate, as memory
+    traffic is not in the model. CUDA's fit an H200, whichever GPU it is.
     """
     if device.type == "cuda":
-        return Machine(workers, 6e9, 35e9, 0.22e-6, 0.25e-6, 0.0, 5e-6, groups=False)
-    return Machine(workers, 25e9, 25e9, 20e-9, 40e-9, 50e-9, 4e-6, groups=True)
+        return Machine(workers, **shipped()["nvidia_h200"]["dense"], groups=False)
+    return Machine(workers, **cpu()["dense"], groups=True)
 
 
 def estimate(plan: Plan, T: int, B: int, H: int, on: Machine) -> float:

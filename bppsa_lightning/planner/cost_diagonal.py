@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
+from bppsa_lightning.planner.machine import cpu
 from bppsa_lightning.planner.plan import Plan, ceil_div, chunked_plans
+from bppsa_lightning.planner.tables import shipped
 
 
 @dataclass(frozen=True)
@@ -32,15 +34,15 @@ class DiagonalMachine:
     barrier: float
 
 
-def machine(device: torch.device, workers: int) -> DiagonalMachine:
+def machine(cell: str, device: torch.device, workers: int) -> DiagonalMachine:
     """The machine model of a device with so many workers.
 
-    The CPU's constants fit float32 chains out of cache on one core to a factor of about two;
-    CUDA's are reasoned, not measured.
+    The constants are in the tables. The CPU's fit float32 chains out of cache on one core to a
+    factor of about two; CUDA's are reasoned, not measured.
     """
     if device.type == "cuda":
-        return DiagonalMachine(workers, 80e-9, 0.45e-9, 32, 5e-6)
-    return DiagonalMachine(workers, 1.2e-9, 0.42e-9, 64, 4e-6)
+        return DiagonalMachine(workers, **shipped()["nvidia_h200"]["diagonal"])
+    return DiagonalMachine(workers, **cpu()["diagonal"])
 
 
 def estimate(plan: Plan, T: int, B: int, H: int, on: DiagonalMachine) -> float:

@@ -12,11 +12,14 @@ uncertain in favour of dense; experiments/benchmark_sparse.py records both.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
+
+from bppsa_lightning.planner.machine import cpu, keeps
 
 
 class PrunedRequest(NamedTuple):
@@ -60,16 +63,43 @@ class PrunedPlan:
         return self.sparse_seconds if self.sparse else self.dense_seconds
 
 
-_SPARSE_RATE, _DENSE_RATE = 30e9, 74e9  # multiply-adds a second of a core
-_ENTRY = 6e-9  # seconds of a core for a surviving weight, beside its multiply-adds
+@dataclass(frozen=True)
+class _Way:
+    """What one of the two ways costs on a CPU, in seconds.
+
+    Attributes:
+        rate: multiply-adds a second of a core.
+        entry: seconds of a core for a surviving weight, beside its multiply-adds.
+        memory: seconds of a core for a number of the input, of the output and of the weight: for
+            kernels of one tap, and for others (a padded copy is made here, weights are rearranged
+            there).
+        calls: seconds, whatever the size.
+    """
+
+    rate: float
+    entry: float
+    memory: Sequence[Sequence[float]]
+    calls: float
+
+    def seconds(self, request: PrunedRequest, weights: int, threads: int) -> float:
+        """For a layer that multiplies by so many weights."""
+        O, C, KH, KW = request.shape
+        input, output, weight = self.memory[KH * KW > 1]
+        inputs = request.B * request.H * request.W * request.channels
+        positions = request.B * math.prod(request.output_size)
+        moved = inputs * input + positions * O * output + O * C * KH * KW * weight
+        work = 3 * weights * positions / self.rate + moved + request.nnz * self.entry
+        return work / threads + self.calls
 
 
-# Seconds of a core for a number of the input, of the output and of the weight: for kernels of one
-# tap, and for others: a padded copy is made here, weights are rearranged there.
-_Memory = tuple[tuple[float, float, float], tuple[float, float, float]]
-_SPARSE_MEMORY: _Memory = ((1.5e-9, 1.2e-9, 0.6e-9), (4e-9, 1.2e-9, 0.6e-9))
-_DENSE_MEMORY: _Memory = ((0.8e-9, 0.8e-9, 1.6e-9), (0.8e-9, 0.8e-9, 3.5e-9))
-_SPARSE_CALLS, _DENSE_CALLS = 190e-6, 80e-6  # seconds
+@keeps
+@lru_cache(maxsize=1)
+def _ways() -> tuple[_Way, _Way]:
+    """Sparse and dense, on this machine."""
+    found = cpu()["pruned"]
+    return _Way(**found["sparse"]), _Way(**found["dense"])
+
+
 # What is near is not worth the risk: the sparse layer must be estimated to be this much faster.
 _MARGIN = 0.87
 
@@ -79,25 +109,15 @@ def choose(request: PrunedRequest) -> PrunedPlan:
     return _choose(request, torch.get_num_threads())
 
 
+@keeps
 @lru_cache(maxsize=4096)
 def _choose(request: PrunedRequest, threads: int) -> PrunedPlan:
     nnz, weights = request.nnz, math.prod(request.shape)
-    sparse = _seconds(request, nnz, _SPARSE_RATE, _SPARSE_MEMORY) + nnz * _ENTRY
-    sparse = sparse / threads + _SPARSE_CALLS
-    dense = _seconds(request, weights, _DENSE_RATE, _DENSE_MEMORY) / threads + _DENSE_CALLS
+    few, all = _ways()
+    sparse, dense = few.seconds(request, nnz, threads), all.seconds(request, weights, threads)
     left = f"{nnz / weights if weights else 1.0:.1%} of the weights left"
     if sparse < _MARGIN * dense:
         reason = f"{left}; dense would take {dense / sparse:.1f}x as long (estimated)"
         return PrunedPlan(True, sparse, dense, reason)
     reason = f"{left}; sparse would take {sparse / dense:.1f}x as long as dense (estimated)"
     return PrunedPlan(False, sparse, dense, reason)
-
-
-def _seconds(request: PrunedRequest, weights: int, rate: float, memory: _Memory) -> float:
-    """Of a core, for a layer that multiplies by so many weights."""
-    O, C, KH, KW = request.shape
-    input, output, weight = memory[KH * KW > 1]
-    inputs = request.B * request.H * request.W * request.channels
-    positions = request.B * math.prod(request.output_size)
-    moved = inputs * input + positions * O * output + O * C * KH * KW * weight
-    return 3 * weights * positions / rate + moved

@@ -13,6 +13,7 @@ import torch
 from bppsa_lightning._cells import CELLS
 from bppsa_lightning.planner import choose, cost_cuda, gpu_tables, kernels
 from bppsa_lightning.planner.gpu_tables import CALIBRATE, GpuTable
+from bppsa_lightning.planner.machine import keeps
 from bppsa_lightning.planner.plan import Plan
 from bppsa_lightning.planner.request import Request
 
@@ -36,6 +37,7 @@ def fallback_reason(request: Request) -> str | None:
     return reason_of_auto(request, table, *choose.gpu(request.device), available)
 
 
+@keeps
 @lru_cache(maxsize=4096)
 def reason_of_auto(
     request: Request, table: GpuTable | None, processors: int, clusters: bool, cudnn: bool = True

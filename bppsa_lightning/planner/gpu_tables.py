@@ -20,6 +20,7 @@ import torch
 
 from bppsa_lightning import _library
 from bppsa_lightning.planner import tables
+from bppsa_lightning.planner.machine import keeps
 
 CALIBRATE = (
     'bl.calibrate(device="cuda") tests and times it (about a minute); '
@@ -67,11 +68,12 @@ class GpuTable:
 DEFAULT = GpuTable.of(tables.shipped()["nvidia_h200"])
 
 
+@keeps
 @lru_cache(maxsize=64)
 def own(device: torch.device) -> GpuTable | None:
     """The table of the GPU at hand, its owner's before the one that is shipped for its model.
 
-    None if there is none. Read once: `forget` after a change.
+    None if there is none.
     """
     if not torch.cuda.is_available():
         return None
@@ -105,11 +107,6 @@ def admits(device: torch.device, kernel: str) -> bool:
     """Whether nothing is known of a GPU, or a kernel of kernels.py to be right there."""
     table = own(torch.device(device))
     return table is None or kernel in table.right
-
-
-def forget() -> None:
-    """Tables are read again: after a calibration."""
-    own.cache_clear()
 
 
 def hardware_of(device: torch.device) -> dict[str, object]:

@@ -46,7 +46,7 @@ def dense_scans(B: int, T: int, H: int) -> list[dict[str, Any]]:
     grad = torch.randn(T + 1, B, H, device="cuda")
     plans = [bl.Plan("linear"), *(bl.Plan("chunked", chunk=c) for c in (8, 16, 32, 64))]
     plans += [bl.Plan("blelloch", levels=n) for n in (2, planner.max_levels(T))]
-    on = cost_dense.machine(jac_t.device, workers(jac_t.device))
+    on = cost_dense.machine(planner.DENSE, jac_t.device, workers(jac_t.device))
     rows = []
     for plan in plans:
         seconds = timing.turn(step_of(jac_t, grad, plan), SCANS_OF_A_TURN, unmeasured=2)["scan"]

@@ -4,8 +4,8 @@
     python -m experiments.benchmarks.fit_planner experiments/records/h200_recurrent.json --write
 
 The fit is that of bppsa_lightning.calibration.cuda.fit.py. --write puts it into the table of
-bppsa_lightning/planner/tables/ that names the record; "kernels" there is kept, and edited by hand:
-it says which kernels the GPU's tests have passed.
+the GPU in bppsa_lightning/planner/tables/; the rest of that is kept. "kernels", which have passed
+the GPU's tests, is edited by hand.
 
 Letters: T steps, B batch, H state.
 """
@@ -39,13 +39,13 @@ def main(arguments: list[str] | None = None) -> None:
     table = table_of(record, path.name, asked.processors, asked.capability)
     name = str(table["machine"]["name"]).lower().replace(" ", "_")
     to = Path(tables.__file__).parent / f"{name}.json"
-    kept = json.loads(to.read_text())["kernels"] if to.exists() else {"right": [], "wrong": {}}
-    tables.write(to, table | {"kernels": kept})
+    kept = json.loads(to.read_text()) if to.exists() else {}
+    tables.write(to, {"kernels": {"right": [], "wrong": {}}} | kept | table)
     print(f"written: {to}; run again to compare")
 
 
 def table_of(record: dict[str, Any], file: str, processors: int, capability: str) -> dict[str, Any]:
-    """The table of a GPU's record, but for "kernels"."""
+    """What a GPU's record says of its table."""
     of = record["environment"]
     return {
         "format": tables.FORMAT,
@@ -60,7 +60,6 @@ def table_of(record: dict[str, Any], file: str, processors: int, capability: str
             "torch": of["torch"],
             "records": [f"experiments/records/{file}"],
         },
-        "kernels": {},
         "recurrent": {"cells": fit(record["rows"], processors)},
     }
 

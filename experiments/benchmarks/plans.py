@@ -63,6 +63,7 @@ def measure(cell: str, B: int, T: int, H: int, seconds: float) -> dict[str, Any]
     best = min(taken[name] for name in taken if name != "auto")
     return {
         "cell": cell, "B": B, "T": T, "H": H, "auto": plans["auto"].algorithm,
+        "chunk": plans["chunked"].chunk,
         "estimate": plans["auto"].seconds,
         "seconds": taken,
         "auto_over_best": taken["auto"] / best,

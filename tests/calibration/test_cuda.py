@@ -14,6 +14,7 @@ import bppsa_lightning as bl
 from bppsa_lightning import _library, planner
 from bppsa_lightning.calibration.cuda import calibrate_cuda, cases, isolated, kept
 from bppsa_lightning.planner import Request, choose, gpu_tables, tables
+from bppsa_lightning.planner.machine import forget
 
 CUDA = torch.device("cuda", 0)
 MACHINE = gpus.HARDWARE | {"name": "NVIDIA B200"} | gpus.VERSIONS  # of which there is no record
@@ -48,9 +49,9 @@ def a_gpu(monkeypatch, tmp_path):
     hardware = {name: MACHINE[name] for name in gpus.HARDWARE}
     monkeypatch.setattr(gpu_tables, "hardware_of", lambda device: dict(hardware))
     monkeypatch.setattr(gpu_tables, "machine", lambda device: dict(MACHINE))
-    gpu_tables.forget()
+    forget()
     yield
-    gpu_tables.forget()
+    forget()
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_interrupted_it_goes_on_and_what_passes_is_scanned(calibrate, monkeypatc
     while interruptions:
         with pytest.raises(KeyboardInterrupt):
             calibrate(tested)
-        assert kept.path_of(MACHINE).exists() and not tables.user_path(MACHINE).exists()
+        assert kept.Kept(MACHINE).path.exists() and not tables.user_path(MACHINE).exists()
         assert "not tested on this GPU (NVIDIA B200)" in reason()  # until it is finished
     found = calibrate(tested)
     # No kernel and no size that was finished was asked for again.
@@ -115,7 +116,7 @@ def test_interrupted_it_goes_on_and_what_passes_is_scanned(calibrate, monkeypatc
     assert plan.algorithm == "chunked"
     assert f"calibrated {table['measured']['date']}, NVIDIA B200" in plan.reason
     assert table["machine"] == MACHINE and list(table["recurrent"]["cells"]) == ["gru"]
-    assert found.path == tables.user_path(MACHINE) and not kept.path_of(MACHINE).exists()
+    assert found.path == tables.user_path(MACHINE) and not kept.Kept(MACHINE).path.exists()
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # a layer would ask for more
     with FakeTensorMode():
@@ -162,8 +163,8 @@ def test_what_another_version_has_left_is_not_taken(calibrate, monkeypatch, tmp_
     left = kept.Kept(MACHINE | {"build": "another"})
     left.verdicts.right.update(gpus.every_kernel())
     left.write()
-    assert kept.path_of(MACHINE).exists() and not kept.Kept(MACHINE).verdicts.right
-    kept.path_of(MACHINE).write_text("{")
+    assert kept.Kept(MACHINE).path.exists() and not kept.Kept(MACHINE).verdicts.right
+    kept.Kept(MACHINE).path.write_text("{")
     assert not kept.Kept(MACHINE).verdicts.right
 
 

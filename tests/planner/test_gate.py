@@ -14,6 +14,7 @@ from support.recurrent_layers import GATES
 from bppsa_lightning import planner
 from bppsa_lightning.calibration.cuda.fit import fit
 from bppsa_lightning.planner import Request, gpu_tables, kernels, tables
+from bppsa_lightning.planner.machine import forget
 
 ROOT = Path(__file__).parents[2]
 CUDA = torch.device("cuda", 0)
@@ -148,16 +149,16 @@ def at_hand(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
     monkeypatch.setattr(gpu_tables, "driver", lambda: gpus.VERSIONS["driver"])
     monkeypatch.setattr(gpu_tables._library, "cuda_build", lambda: gpus.VERSIONS["build"])
-    gpu_tables.forget()
+    forget()
     yield name
-    gpu_tables.forget()
+    forget()
 
 
 def test_a_shipped_table_is_for_its_model_alone(at_hand):
     assert gpu_tables.own(CUDA).gpu == "NVIDIA H200"
     assert "h200_recurrent.json" in gpu_tables.own(CUDA).source
     at_hand[0] = "NVIDIA H200 MIG 1g.18gb"
-    gpu_tables.forget()
+    forget()
     assert gpu_tables.own(CUDA) is None and gpu_tables.nearest(CUDA) is gpu_tables.DEFAULT
 
 
@@ -169,14 +170,14 @@ def test_the_owners_table_comes_first_as_long_as_it_fits(at_hand, monkeypatch, t
     mine = shipped | {"machine": machine, "kernels": {"right": ["mine"], "wrong": {}}}
     mine["measured"] = {"date": "2030-01-01", "torch": "3"}
     tables.write(tables.user_path(machine), mine)
-    gpu_tables.forget()
+    forget()
     assert gpu_tables.own(CUDA).right == {"mine"}
     assert "calibrated 2030-01-01" in gpu_tables.own(CUDA).source
 
     for version in gpus.VERSIONS:
         mine["machine"] = machine | {version: "another"}
         tables.write(tables.user_path(machine), mine)
-        gpu_tables.forget()
+        forget()
         with pytest.warns(UserWarning, match=f"ignores the calibration .*{version} 'another'"):
             assert gpu_tables.own(CUDA).right == set(shipped["kernels"]["right"])
         gpu_tables.own(CUDA)  # read once, warned of once
@@ -188,11 +189,11 @@ def test_a_damaged_table_is_ignored(at_hand, monkeypatch, tmp_path):
     path = tables.user_path(machine)
     for damaged, why in (("{", "cannot be read"), ("[]", "no table"), ('{"kernels"', "be read")):
         path.write_text(damaged)
-        gpu_tables.forget()
+        forget()
         with pytest.warns(UserWarning, match=f"{path.name}.*{why}"):
             assert gpu_tables.own(CUDA).gpu == "NVIDIA H200"
     tables.write(path, {"format": 1, "machine": machine, "kernels": {"right": []}})
-    gpu_tables.forget()
+    forget()
     with pytest.warns(UserWarning, match=f"{path.name}: it is damaged"):
         assert gpu_tables.own(CUDA).source.startswith("fitted to h200_recurrent.json")
 

@@ -113,7 +113,7 @@ def test_short_calls_of_different_lengths_are_left_to_pytorch():
     for cell in GATES:
         assert left(cell, 100, 500) is None and left(cell, 100, 110) is None
         assert fallback_reason(cell, 10, 8, 20, CPU) is None
-    assert left("rnn_tanh", 13, 95) is not None and left("rnn_relu", 14, 95) is None
+    assert left("rnn_tanh", 10, 73) is not None and left("rnn_relu", 14, 95) is None
 
 
 def test_every_gate_is_kept_unless_that_takes_much_memory():

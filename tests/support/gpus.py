@@ -7,6 +7,7 @@ import torch
 from bppsa_lightning._cells import CELLS
 from bppsa_lightning.planner import choose, gpu_tables, kernels
 from bppsa_lightning.planner.gpu_tables import DEFAULT as H200
+from bppsa_lightning.planner.machine import forget
 
 HARDWARE = {"device": "cuda", "name": "NVIDIA H200", "processors": 132, "capability": "9.0"}
 VERSIONS = {"driver": "580.65.06", "torch": torch.__version__, "build": "0123456789abcdef"}
@@ -36,6 +37,7 @@ def with_every_kernel():
 
 def claim(monkeypatch, table=H200, processors=132, clusters=True):
     """Every CUDA device is a GPU of this table (None: of no table), which has cuDNN."""
+    forget()
     monkeypatch.setattr(choose, "gpu", lambda device: (processors, clusters))
     monkeypatch.setattr(gpu_tables, "own", lambda device: table)
     monkeypatch.setattr(gpu_tables, "hardware_of", lambda device: dict(HARDWARE))

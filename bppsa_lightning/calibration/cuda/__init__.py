@@ -23,6 +23,7 @@ from bppsa_lightning.calibration.cuda.kept import Kept
 from bppsa_lightning.calibration.cuda.tasks import RUNNER
 from bppsa_lightning.planner import choose, gpu_tables, tables
 from bppsa_lightning.planner.gpu_tables import GpuTable
+from bppsa_lightning.planner.machine import forget
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ def calibrate_cuda(
     table = _table(machine, kept, processors)
     path = tables.user_path(machine)
     tables.write(path, table)
-    kept.remove()
-    gpu_tables.forget()
+    kept.finish()
+    forget()
     found = GpuTable.of(table)
     text = report.summary(list(kernels), kept.verdicts, kept.rows, before, found, device)
     return CudaCalibration(path, text, report.issues(kept.verdicts, machine))

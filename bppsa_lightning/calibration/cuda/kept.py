@@ -1,13 +1,11 @@
 """What a calibration has found so far, kept as it comes: the next one goes on from there."""
 
-import json
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from bppsa_lightning.calibration.cuda.fit import Row
 from bppsa_lightning.calibration.cuda.verify import Verdicts
-from bppsa_lightning.planner import tables
+from bppsa_lightning.calibration.progress import Progress
 
 EVERY = 1.0  # seconds between two writings; what is lost is measured again
 
@@ -19,38 +17,26 @@ class Kept:
         machine: the table's. What another machine, or another version of it, has left is not read.
 
     Attributes:
+        path: the file.
         verdicts, rows: found so far.
     """
 
     def __init__(self, machine: Mapping[str, object]) -> None:
-        self._machine, self._path = dict(machine), path_of(machine)
-        self._written = time.monotonic()
-        found = self._read()
-        of = found.get("verdicts", {})
+        self._progress = Progress(machine, "kernels")
+        self.path, self._written = self._progress.path, time.monotonic()
+        of = self._progress.values.get("verdicts", {})
         self.verdicts = Verdicts(set(of.get("right", ())), of.get("wrong", {}), of.get("cases", {}))
-        self.rows: list[Row] = found.get("rows", [])
-
-    def _read(self) -> Row:
-        try:
-            found = json.loads(self._path.read_text())
-        except (OSError, ValueError):
-            return {}
-        return dict(found) if tables.why_unfit(found, self._machine) is None else {}
+        self.rows: list[Row] = self._progress.values.get("rows", [])
 
     def write(self, at_once: bool = True) -> None:
         """Writes all of it, by rename; unless `at_once`, EVERY so many seconds at most."""
         if not at_once and time.monotonic() < self._written + EVERY:
             return
         verdicts = vars(self.verdicts) | {"right": sorted(self.verdicts.right)}
-        found = {"format": tables.FORMAT, "machine": self._machine, "verdicts": verdicts}
-        tables.write(self._path, found | {"rows": self.rows})
+        self._progress.values.update(verdicts=verdicts, rows=self.rows)
+        self._progress.write()
         self._written = time.monotonic()
 
-    def remove(self) -> None:
-        """Once it is in the table."""
-        self._path.unlink(missing_ok=True)
-
-
-def path_of(machine: Mapping[str, object]) -> Path:
-    """The file of an unfinished calibration."""
-    return tables.user_path(machine).with_suffix(".unfinished")
+    def finish(self) -> None:
+        """Forgets it all: it is in the table."""
+        self._progress.finish()

@@ -1,0 +1,47 @@
+"""Measures the machine at hand, so that the planner chooses by its figures."""
+
+import torch
+
+from bppsa_lightning.calibration.cpu import calibrate_cpu
+from bppsa_lightning.calibration.cuda import calibrate_cuda
+
+
+def calibrate(
+    device: torch.device | str | None = None, *, seconds: float = 60.0, progress: bool = True
+) -> str:
+    """Measures this machine for the planner, in about a minute.
+
+    Recurrent layers of many sizes are computed here and by PyTorch, in turns; from then on, also in
+    later processes, `algorithm="auto"` chooses by what was found. Leave the machine alone
+    meanwhile. It can be stopped at any time: what was measured is kept, and the next call goes on
+    from there. Nothing else calls it.
+
+    A GPU's kernels are tested first, in a process of their own: those that are wrong, hang or crash
+    are named, and never used by "auto".
+
+    Args:
+        device: "cpu" (also None), or "cuda".
+        seconds: how long it may take, roughly. Half of that scatters more. (On a GPU it takes what
+            it takes, about a minute.)
+        progress: whether to show a progress bar, and to print what was found.
+
+    Returns:
+        What was found, for people: the number of sizes, which of them are computed elsewhere from
+        now on, what that gains, and the file of the table. It lies in the user's cache directory,
+        or in the folder that the environment variable ``BPPSA_TABLES`` names, and holds for this
+        processor, number of cores and these versions of torch and bppsa_lightning.
+
+    Raises:
+        ValueError: `device` is none that can be measured; `seconds` is not positive.
+        RuntimeError: the CUDA kernels are not built, or no process can use the GPU.
+    """
+    found = torch.device("cpu" if device is None else device)
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"device: found {found}, wanted 'cpu' or 'cuda'")
+    if not seconds > 0:
+        raise ValueError(f"seconds: found {seconds}, wanted a positive number")
+    cuda = found.type == "cuda"
+    report = str(calibrate_cuda(found, progress)) if cuda else calibrate_cpu(seconds, progress)
+    if progress:
+        print(report)
+    return report

@@ -1,0 +1,108 @@
+"""Times one recurrent layer computed here beside PyTorch's own, in turns, on the CPU.
+
+T steps, B batch, H input and hidden size.
+"""
+
+import copy
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+from bppsa_lightning.attach import attach
+from bppsa_lightning.calibration.fit_cpu import Size
+from bppsa_lightning.planner import Plan
+
+CELLS = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
+
+
+class Pair(NamedTuple):
+    """Median seconds of a forward and backward, by the fused kernels and by PyTorch's."""
+
+    ours: float
+    stock: float
+
+
+def pair(size: Size, seconds: float, turns: int = 7, padded: bool | None = None) -> Pair:
+    """Measures one size: forward and backward with parameter gradients, of every output.
+
+    Args:
+        size: of the layer; its input size is H.
+        seconds: what it may take, where a step of each takes less.
+        turns: of each way, at most.
+        padded: whether, of samples of different lengths, most would be padding; None for samples
+            of one length.
+    """
+    stock = _layer(size)
+    ours = copy.deepcopy(stock)
+    attach(ours, "linear")  # obeyed, whatever the tables say
+    x = torch.rand(size.T, size.B, size.H, dtype=torch.float32)
+    call: Any = x if padded is None else pack_padded_sequence(x, _lengths(size, padded))
+    ways = [_step(module, call) for module in (ours, stock)]
+    for step in ways:
+        step()
+    longest = max(_timed(step) for step in ways)
+    count = max(1, min(20, int(seconds / (2 * turns * longest)) - 1))
+    times: list[list[float]] = [[], []]
+    end = time.perf_counter() + seconds
+    while len(times[0]) < 2 or (len(times[0]) < turns and time.perf_counter() < end):
+        for step, taken in zip(ways, times, strict=True):
+            if longest < seconds / 10:
+                step()  # finds the other way's data in the caches
+            taken.append(median(_timed(step) for _ in range(count)))
+    return Pair(*map(median, times))
+
+
+def backward(size: Size, algorithm: str, seconds: float) -> tuple[Plan, float]:
+    """Measures the backward of a layer by one algorithm: its plan, and median seconds."""
+    layer = _layer(size)
+    (chain,) = attach(layer, algorithm)
+    x = torch.rand(size.T, size.B, size.H, dtype=torch.float32)
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < 3 or (len(times) < 50 and time.perf_counter() < end):
+        layer.zero_grad()
+        output = layer(x)[0]
+        grad = torch.ones_like(output)
+        start = time.perf_counter()
+        output.backward(grad)
+        times.append(time.perf_counter() - start)
+    assert chain.plan is not None
+    return chain.plan, median(times[1:])
+
+
+def _layer(size: Size) -> nn.RNNBase:
+    return CELLS[size.cell](size.H, size.H, dtype=torch.float32)
+
+
+def _lengths(size: Size, padded: bool) -> list[int]:
+    """B of them, falling, the first T: near T, or an eighth of it for most."""
+    T, B = size.T, size.B
+    if padded:
+        long = max(1, B // 7)
+        return [T] * long + [max(1, T // 8)] * (B - long)
+    return [T - round(i * max(1, T // 5) / max(B - 1, 1)) for i in range(B)]
+
+
+def _step(module: nn.Module, x: Tensor | PackedSequence) -> Callable[[], None]:
+    grads: list[Tensor] = []
+
+    def step() -> None:
+        module.zero_grad()
+        output = module(x)[0]
+        data = output.data if isinstance(output, PackedSequence) else output
+        if not grads:
+            grads.append(torch.randn_like(data))
+        data.backward(grads[0])
+
+    return step
+
+
+def _timed(step: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start

@@ -1,0 +1,125 @@
+"""Which machine this is, and which table of measurements stands for it."""
+
+import math
+import os
+import platform
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bppsa_lightning import _library
+from bppsa_lightning.planner import tables
+
+TABLE = "BPPSA_TABLE"  # environment variable: the name of the shipped table to take
+# What stands for a machine that is like none of those measured.
+DEFAULT = "intel_xeon_2"
+# Tables of a machine with so many times more or fewer cores are far.
+FAR = 2.0
+
+# Calls that read a table once and keep what they made of it.
+_caches: list[Callable[[], None]] = []
+
+
+def keeps(function: Any) -> Any:
+    """Decorates a cached function of what the tables say: `forget` empties its cache."""
+    _caches.append(function.cache_clear)
+    return function
+
+
+def keeps_in(cache: dict[Any, Any]) -> None:
+    """`forget` empties this cache, too."""
+    _caches.append(cache.clear)
+
+
+def forget() -> None:
+    """Reads the tables again: after a calibration, or where the folder of the user's changed."""
+    for clear in _caches:
+        clear()
+
+
+@keeps
+@lru_cache(maxsize=1)
+def cpu() -> Mapping[str, Any]:
+    """The table of this CPU: the user's own, or the nearest of those shipped, sections missing in
+    the first taken from the second.
+
+    Raises:
+        ValueError: the environment variable BPPSA_TABLE names none.
+    """
+    this, asked = this_cpu(), os.environ.get(TABLE)
+    if asked is not None:
+        if asked not in shipped_cpus():
+            raise ValueError(f"{TABLE}: found {asked!r}, wanted one of {', '.join(shipped_cpus())}")
+        return tables.shipped()[asked]
+    near = tables.shipped()[nearest(this)]
+    return {**near, **(tables.read_user(this) or {})}
+
+
+@lru_cache(maxsize=1)
+def this_cpu() -> Mapping[str, object]:
+    """What a table must name to hold here: the processor, its cores, the kernels, the versions."""
+    return {
+        "device": "cpu",
+        "name": _cpu_name(),
+        "cores": _cores(),
+        "kernels": _library.cpu_kernels(),
+        "torch": torch.__version__.split("+")[0],
+        "bppsa_lightning": _library.version(),
+    }
+
+
+def nearest(machine: Mapping[str, object]) -> str:
+    """The name of the shipped table of the CPU that is most like `machine`."""
+
+    def likeness(name: str) -> tuple[bool, bool, float, bool]:
+        other = cpus[name]
+        same = other["name"] == machine["name"]
+        kernels = other["kernels"] == machine["kernels"]
+        return same, kernels, -_cores_apart(machine, other), name == DEFAULT
+
+    cpus = shipped_cpus()
+    return max(cpus, key=likeness)
+
+
+def shipped_cpus() -> dict[str, Mapping[str, Any]]:
+    """The machines of the shipped tables of CPUs, by the tables' names."""
+    machines = {name: table["machine"] for name, table in tables.shipped().items()}
+    return {name: machine for name, machine in machines.items() if machine["device"] == "cpu"}
+
+
+def suggestion() -> str | None:
+    """One line for a user whose machine is far from every table; None where one is near, or was
+    chosen by name."""
+    if TABLE in os.environ:
+        return None
+    this, table = this_cpu(), cpu()["machine"]
+    known = table["name"] == this["name"] and table["kernels"] == this["kernels"]
+    if known and _cores_apart(this, table) <= math.log2(FAR):
+        return None
+    return (
+        f"Plans are those measured on {table['name']}, {table['cores']} cores; this machine is "
+        f"{this['name']}, {this['cores']} cores. bl.calibrate() measures it in about a minute."
+    )
+
+
+def _cores_apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    return abs(math.log2(one["cores"] / other["cores"]))
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

@@ -1,0 +1,224 @@
+"""bl.calibrate(): whole or not at all, stopped and gone on with, and used from then on.
+
+T steps, B batch, H hidden.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import bppsa_lightning as bl
+from bppsa_lightning import planner
+from bppsa_lightning.calibration import cpu, pairs
+from bppsa_lightning.calibration.fit_cpu import Size
+from bppsa_lightning.planner import machine, tables
+
+CPU = torch.device("cpu")
+# A grid of few sizes, of which each is measured for a moment.
+SMALL = """
+from bppsa_lightning.calibration import cpu
+cpu.SIZES, cpu.BATCHES = (4, 8), (1, 16)
+cpu.PACKED_SIZES, cpu.PACKED_BATCHES, cpu.SCANS = (4,), (4, 8), ((1, 20, 4), (2, 10, 8))
+"""
+RUN = SMALL + "import bppsa_lightning as bl; print(bl.calibrate(seconds=0.5, progress=False))"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch, tmp_path):
+    monkeypatch.setenv(tables.FOLDER, str(tmp_path))
+    monkeypatch.delenv(machine.TABLE, raising=False)
+    exec(SMALL, {})
+    for name in ("SIZES", "BATCHES", "PACKED_SIZES", "PACKED_BATCHES", "SCANS"):
+        monkeypatch.setattr(cpu, name, getattr(cpu, name))
+    machine.forget()
+    yield tmp_path
+    monkeypatch.undo()
+    machine.forget()
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """Measures nothing: PyTorch takes `timed.stock` times as long. `timed.sizes` were asked for."""
+
+    def pair(size, seconds, turns=7, padded=None):
+        asked.sizes.append(size)
+        return pairs.Pair(1e-3, 1e-3 * asked.stock(size))
+
+    class asked:
+        sizes: list = []
+        stock = staticmethod(lambda size: 0.5 * size.T)
+
+    asked.sizes = []
+    monkeypatch.setattr(pairs, "pair", pair)
+    return asked
+
+
+def test_from_then_on_the_planner_chooses_by_it(timed, small):
+    layer = planner.Request("gru", 9, 1, 8, CPU)
+    assert planner.fallback_reason(layer) is None
+    timed.stock = lambda size: 3.0 if size.T > 100 or size.cell != "GRU" else 0.5
+    report = bl.calibrate(seconds=0.1, progress=False)
+    assert "faster" in planner.fallback_reason(layer)
+    assert planner.fallback_reason(layer._replace(cell="lstm")) is None
+    assert planner.fallback_reason(layer._replace(T=1000)) is None
+    # The GRU's single step goes to PyTorch now; that of the RNN comes here.
+    assert "elsewhere than with the table used before" in report and " the other way" in report
+    (path,) = small.iterdir()
+    assert str(path) in report and json.loads(path.read_text())["machine"] == machine.this_cpu()
+    assert planner.plan(layer).seconds > 0
+
+
+def test_the_report_says_when_nothing_changes(timed):
+    bl.calibrate(seconds=0.1, progress=False)
+    assert "chooses the same for all" in bl.calibrate(seconds=0.1, progress=False)
+
+
+def test_what_another_number_of_threads_gave_is_kept(timed, small):
+    bl.calibrate(seconds=0.1, progress=False)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 3)
+        bl.calibrate(seconds=0.1, progress=False)
+        bl.calibrate(seconds=0.1, progress=False)
+    finally:
+        torch.set_num_threads(threads)
+    (path,) = small.iterdir()
+    parts = json.loads(path.read_text())["hand_over"]
+    assert [part["threads"] for part in parts] == [threads, threads + 3]
+
+
+def test_steps_are_measured_around_the_least_that_pays(timed):
+    timed.stock = lambda size: {"RNN": 2.0, "GRU": 0.5, "LSTM": 0.3 * size.T}[size.cell]
+    bl.calibrate(seconds=0.1, progress=False)
+    steps = {cell: {s.T for s in timed.sizes if s.cell == cell and s.H == 8} for cell in cpu.CELLS}
+    assert steps == {"RNN": {10, 2, 1}, "GRU": {10, 30, 100, 1000}, "LSTM": {10, 2}}
+
+
+def test_neither_random_numbers_nor_modes_of_the_caller_change():
+    torch.manual_seed(3)
+    wanted = torch.rand(3)
+    torch.manual_seed(3)
+    threads = torch.get_num_threads()
+    with torch.no_grad():
+        assert pairs.CELLS and bl.calibrate(seconds=0.1, progress=False)
+        assert not torch.is_grad_enabled()
+    assert torch.equal(torch.rand(3), wanted) and torch.get_num_threads() == threads
+
+
+def test_a_pair_is_of_our_kernels_and_of_pytorchs():
+    found = pairs.pair(Size("GRU", 200, 4, 8), 0.2)
+    assert found.stock > 1.5 * found.ours > 0
+    spread = pairs.pair(Size("GRU", 200, 4, 8), 0.2, padded=True)
+    assert spread.stock > 1.5 * spread.ours > 0
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_lengths_are_of_the_kind_that_was_asked_for(padded):
+    for T in (3, 5, 8, 14, 30):
+        for B in (8, 32, 128):
+            lengths = pairs._lengths(Size("GRU", T, B, 8), padded)
+            assert lengths[0] == T and lengths == sorted(lengths, reverse=True) and lengths[-1] >= 1
+            assert sum(lengths) != T * B and (2 * sum(lengths) < T * B) == padded
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"device": "mps"}, "device: found mps, wanted 'cpu'"),
+        ({"seconds": 0}, "seconds: found 0, wanted a positive number"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        bl.calibrate(**arguments)
+
+
+# --- stopped -----------------------------------------------------------------------------------
+
+
+def test_a_stopped_calibration_goes_on_where_it_was(timed, small, monkeypatch):
+    class Stop(Exception):
+        pass
+
+    count, pair = 9, pairs.pair
+
+    def stop(*arguments, **more):
+        if len(timed.sizes) == count:
+            raise Stop
+        return pair(*arguments, **more)
+
+    monkeypatch.setattr(pairs, "pair", stop)
+    with pytest.raises(Stop):
+        bl.calibrate(seconds=0.1, progress=False)
+    (partial,) = small.iterdir()
+    assert partial.suffix == ".partial"
+    monkeypatch.setattr(pairs, "pair", pair)
+    bl.calibrate(seconds=0.1, progress=False)
+    assert len(set(timed.sizes)) > count and len(timed.sizes[:count]) == count
+    assert not set(timed.sizes[:count]) & set(timed.sizes[count:])  # (no size is of two kinds)
+    assert [path.suffix for path in small.iterdir()] == [".json"]
+
+
+@pytest.mark.parametrize("what", ["", "{", "[]", '{"format": 1, "machine": {}, "values": {}}'])
+def test_a_damaged_or_foreign_rest_is_no_start(what, timed, small):
+    path = tables.user_path(machine.this_cpu())
+    threads = torch.get_num_threads()
+    path.with_name(f"{path.stem}.{threads}-threads.partial").write_text(what)
+    bl.calibrate(seconds=0.1, progress=False)
+    assert len(timed.sizes) > 12
+
+
+def test_killed_at_random_moments_it_leaves_no_damaged_table(small):
+    """Twenty times, by SIGKILL: the next one goes on, and what lies there is whole."""
+    moments, measured, starts = random.Random(0), [], 0
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    zygote = subprocess.Popen(
+        [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=environment,
+    )  # fmt: skip
+    try:
+        while starts < 20:
+            zygote.stdin.write("run\n")
+            zygote.stdin.flush()
+            child = int(zygote.stdout.readline())
+            time.sleep(moments.uniform(0.0, 0.15))
+            os.kill(child, signal.SIGKILL)
+            assert zygote.stdout.readline() == "over\n"
+            starts += 1
+            for path in small.iterdir():
+                if path.suffix in (".json", ".partial"):
+                    table = json.loads(path.read_text())
+                    assert table["machine"] == machine.this_cpu()
+                    if path.suffix == ".partial":
+                        measured.append(len(table["values"]))
+    finally:
+        zygote.communicate()
+    assert measured and max(measured) > min(measured)
+    report = bl.calibrate(seconds=0.2, progress=False)
+    assert "Kept in" in report and tables.read_user(machine.this_cpu()) is not None
+    assert [path.suffix for path in small.iterdir()] == [".json"]
+
+
+# Forks a calibration for each line that comes in, as imports take longer than it does.
+FORKS = (
+    "import os, sys\nimport torch\ntorch.set_num_threads(1)\n"
+    + SMALL
+    + """
+import bppsa_lightning as bl
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        bl.calibrate(seconds=2.0, progress=False)
+        os._exit(0)
+    print(child, flush=True)
+    os.waitpid(child, 0)
+    print("over", flush=True)
+"""
+)
