@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
         os.environ[tables.FOLDER] = folder
         machine.forget()
         sizes = [
-            Size(cell, T, B, H) for cell in OPERATORS for B, T, H, _ in GRID if T <= asked.longest
+            Size(cell, T, B, H) for cell in OPERATORS for B, T, H, _ in GRID if asked.longest >= T
         ]
         shipped = [kept_here(size) for size in sizes]
         start = time.perf_counter()
