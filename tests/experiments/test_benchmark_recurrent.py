@@ -196,11 +196,11 @@ def bare_site(tmp_path):
     """What `make gpu-offline` has: the packages, without the extras of pyproject.toml, and the
     project as a plain folder."""
     extras = "jsonargparse wandb tensorboard matplotlib librosa torchvision torchaudio soundfile"
-    extras = (*extras.split(), "sklearn", "scikit_learn", "jax", "bppsa_lightning", "__editable__")
+    extras += " sklearn scikit_learn jax platformdirs bppsa_lightning __editable__"
     site, own = tmp_path / "site", Path(bl.__file__).parent
     (site / "bppsa_lightning-0.dist-info").mkdir(parents=True)
     for path in Path(torch.__file__).parents[1].iterdir():
-        if not path.name.startswith(extras) and path.suffix != ".pth":
+        if not path.name.startswith(tuple(extras.split())) and path.suffix != ".pth":
             (site / path.name).symlink_to(path)
     metadata = "Metadata-Version: 2.1\nName: bppsa-lightning\nVersion: 0\n"
     (site / "bppsa_lightning-0.dist-info" / "METADATA").write_text(metadata)
