@@ -10,7 +10,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -46,12 +47,9 @@ class Day:
         self.folder = self.folder.resolve()
         for name in ("records", "tables", "logs"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        self.lock = (self.folder / "lock").open("w")
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            sys.exit(f"{self.folder} is in use by another call: wait for its end")
-        processes.kill(str(self.folder))  # what a call left that was killed
+        self._load()
+
+    def _load(self) -> None:
         if self.path.exists():
             self.state = json.loads(self.path.read_text())
         for entry in self.state.values():
@@ -75,7 +73,9 @@ class Day:
         """Runs what is due and fits into the minutes."""
         end = time.monotonic() + minutes * 60 - RESERVE
         asked, anew = set(only), set(again)
-        with _terminated_as_interrupted():
+        with _alone(self.folder), _terminated_as_interrupted():
+            processes.kill(str(self.folder))  # what a call left that was killed
+            self._load()
             for part in self.parts:
                 if (asked and part.name not in asked) or self.waits_for(part):
                     continue
@@ -85,7 +85,7 @@ class Day:
                     self._run(part)
                 else:
                     print(f"{part.name} waits: it may take {part.seconds:.0f} s", flush=True)
-        self.publish(self)
+            self.publish(self)
 
     def waits_for(self, part: Part) -> Part | None:
         """The part that must be done first, and is not."""
@@ -159,15 +159,26 @@ def _of_make(name: str) -> bool:
     return name.startswith("MAKE") or name == "MFLAGS"
 
 
-class _terminated_as_interrupted:
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """While no other call uses the folder."""
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(f"{folder} is in use by another call: wait for its end")
+        yield
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
     """SIGTERM raises KeyboardInterrupt, so that a part ends with the call."""
 
-    def __enter__(self) -> None:
-        self.before = signal.signal(signal.SIGTERM, self._raise)
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTERM, self.before)
-
-    @staticmethod
-    def _raise(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
