@@ -88,7 +88,9 @@ def no_row_slower(key: str) -> Bar:
         compared.sort(key=lambda row: row["ratio_stock"]["both"])
         slower = [row for row in compared if row["ratio_stock"]["both"] < NOISE]
         speed_up = median(row["ratio_stock"]["both"] for row in compared)
-        told = f"{len(slower)} of {len(compared)} slower, median {speed_up:.2f}x"
+        scanned = sum(row.get("scanned", True) for row in slower)
+        told = f"{len(slower)} of {len(compared)} slower ({scanned} by scan), "
+        told += f"median {speed_up:.2f}x"
         told += "".join(f"; {_size(row)} {row['ratio_stock']['both']:.2f}x" for row in slower[:3])
         told += f"; {len(failed)} failed, as {failed[0]['fails']}" if failed else ""
         left_out = sum(record.get("left_out", 0) for record in found.records.values())
