@@ -110,7 +110,7 @@ GPU_BUILD := build/gpu
 GPU_LEVELS := all
 GPU_ARCHITECTURES :=# all; or a list, as 80;90; or $(GPU_AT_HAND), asked once
 GPU_AT_HAND = $(eval GPU_AT_HAND := $$(shell $$(GPU_PYTHON) -c \
-  'import torch; print("%d%d" % torch.cuda.get_device_capability())'))$(GPU_AT_HAND)
+  'import torch; print("%d%d" % torch.cuda.get_device_capability())'))$(or $(GPU_AT_HAND),$(error torch sees no GPU))
 GPU_BUILD_OPTIONS = $(foreach of,CUDA CUDA_RECURRENT,"-DBPPSA_$(of)_ARCHITECTURES=$(GPU_ARCHITECTURES)")
 GPU_TEST_SECONDS := 240# of a file
 SITE := $(GPU_BUILD)/site
