@@ -76,7 +76,7 @@ def pair(case: Case, device: torch.device) -> tuple["LayerStep", "LayerStep"]:
 def scanned(case: Case, device: torch.device) -> "LayerStep":
     """The attached layer, never left to PyTorch because that is estimated to be faster."""
     step, _ = pair(case, device)
-    step.layer.forward._request = lambda input: None  # the planner is not asked
+    step.layer.forward._decide = lambda input: (None, None)  # scanned, and planned by the operator
     return step
 
 
