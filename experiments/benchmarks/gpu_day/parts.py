@@ -135,6 +135,12 @@ PARTS = (
     ),
     *map(cpu_grid, (16, 1, 4)),
     Part(
+        "calibrate_cpu",
+        "a table of the planner for this processor, with all its threads",
+        (sys.executable, "-c", "import bppsa_lightning as bl; bl.calibrate(seconds=45)"),
+        100,
+    ),
+    Part(
         "options",
         "options of the layers, CUDA graphs, peak memory, long sequences",
         recurrent_gpu(
