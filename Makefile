@@ -7,7 +7,8 @@
 #   make benchmark measures against stock PyTorch, writes experiments/records
 #   make figures   the paper's figures, quick, into runs/figures; figures-full: some 5 hours, the
 #                  paper's schedules, into experiments/records
-#   make gpu       on a machine with a GPU: tests, memory checks and measurements there
+#   make gpu       on a machine with a GPU: tests, memory checks and measurements there; takes its time
+#   make gpu-day   the same and more, where the GPU is yours for 25 minutes
 #   make build     only the environment and the operators
 #   make clean     removes what the others made, but the generated data
 
@@ -21,7 +22,7 @@ EXPERIMENT := $(BIN)/python -m experiments
 SOURCES := pyproject.toml $(shell find csrc -type f) datasets/__init__.py
 
 .PHONY: train test quick lint lint-python lint-types lint-cpp format benchmark figures figures-full gpu \
-  gpu-offline gpu-build gpu-test gpu-sanitize gpu-sanitize-sync gpu-benchmark build develop clean
+  gpu-day gpu-offline gpu-build gpu-test gpu-sanitize gpu-sanitize-sync gpu-benchmark build develop clean
 .DELETE_ON_ERROR:
 
 build: $(VENV)/.built
@@ -100,14 +101,22 @@ figures: develop
 figures-full: develop
 	$(EXPERIMENT).paper.run_all --full
 
-# On a machine with a GPU. `make gpu` takes .venv as it is; `make gpu-offline` needs nothing but
-# Python with torch, lightning, pytest and hypothesis, CMake, ninja and nvcc, and no network. Both
-# build what is shipped, for all its architectures, into build/gpu. Each part takes less than ten
-# minutes.
+# On a machine with a GPU. `make gpu` takes .venv as it is; `make gpu-offline` and `make gpu-day`
+# need nothing but Python with torch, lightning, pytest and hypothesis, CMake, ninja and nvcc, and no
+# network. The first two build what is shipped, for all its architectures, into build/gpu; the day
+# builds for the GPU at hand alone (docs/gpu.md). Each part takes less than ten minutes.
 GPU_PYTHON = $(PYTHON)
-SITE := build/gpu/site
-GPU_PATH = PYTHONPATH="$(CURDIR)/$(SITE)$${PYTHONPATH:+:$$PYTHONPATH}"
+GPU_BUILD := build/gpu
+GPU_LEVELS := all
+GPU_ARCHITECTURES :=# all; or a list, as 80;90; or $(GPU_AT_HAND), asked once
+GPU_AT_HAND = $(eval GPU_AT_HAND := $$(shell $$(GPU_PYTHON) -c \
+  'import torch; print("%d%d" % torch.cuda.get_device_capability())'))$(or $(GPU_AT_HAND),$(error torch sees no GPU))
+GPU_BUILD_OPTIONS = $(foreach of,CUDA CUDA_RECURRENT,"-DBPPSA_$(of)_ARCHITECTURES=$(GPU_ARCHITECTURES)")
+GPU_TEST_SECONDS := 240# of a file
+SITE := $(GPU_BUILD)/site
+GPU_PATH = PYTHONPATH="$(abspath $(SITE))$${PYTHONPATH:+:$$PYTHONPATH}"
 RUN = $(GPU_PATH) $(GPU_PYTHON)
+SANITIZER_SECONDS := 280# of a tool
 SANITIZER := $(or $(shell command -v compute-sanitizer),/usr/local/cuda/bin/compute-sanitizer)
 # Every kernel, on sizes that are small enough for a sanitizer.
 SANITIZED := strides or projections or gates_again or (state_sizes and linear) \
@@ -121,26 +130,35 @@ gpu: develop
 gpu-offline: gpu-build
 	$(MAKE) -k gpu-test gpu-benchmark gpu-sanitize gpu-sanitize-sync GPU_PYTHON="$(GPU_PYTHON)"
 
+# DAY: more of its options, as --again grid; see --help.
+gpu-day:
+	$(GPU_PYTHON) -m experiments.benchmarks.gpu_day $(if $(MINUTES),--minutes $(MINUTES)) \
+	  $(if $(OUT),--out "$(OUT)") $(DAY)
+
 gpu-build:
 	python="$$($(GPU_PYTHON) -c 'import sys; print(sys.executable)')" && \
-	cmake -S csrc -B build/gpu -G Ninja -DPython_EXECUTABLE="$$python" -DBPPSA_LEVELS=all -DBPPSA_CUDA=ON
-	cmake --build build/gpu
+	cmake -S csrc -B $(GPU_BUILD) -G Ninja -DPython_EXECUTABLE="$$python" -DBPPSA_CUDA=ON \
+	  "-DBPPSA_LEVELS=$(GPU_LEVELS)" $(if $(GPU_ARCHITECTURES),$(GPU_BUILD_OPTIONS))
+	cmake --build $(GPU_BUILD)
 	rm -rf $(SITE)
 	mkdir -p $(SITE)/bppsa_lightning-0.dist-info
 	cp -r bppsa_lightning $(SITE)/
 	rm -rf $(SITE)/bppsa_lightning/datasets
 	ln -sfn "$(CURDIR)/experiments" $(SITE)/experiments
-	cp -r datasets build/gpu/_C.so build/gpu/_C_cuda.so $(SITE)/bppsa_lightning/
+	cp -r datasets $(GPU_BUILD)/_C.so $(GPU_BUILD)/_C_cuda.so $(SITE)/bppsa_lightning/
 	printf 'Metadata-Version: 2.1\nName: bppsa-lightning\nVersion: %s\n' \
 	  "$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" \
 	  > $(SITE)/bppsa_lightning-0.dist-info/METADATA
 
 # A process for each file: what one kernel does to the device does not reach the other files' tests.
-gpu-test:
-	cd tests && failed= && for file in $$(grep -rlE --include='test_*.py' 'needs_gpu|DEVICES|mark\.gpu' .); do \
-	  $(GPU_PATH) timeout 240 $(GPU_PYTHON) -m pytest -m gpu -q -o faulthandler_timeout=60 $$file \
-	    || [ $$? = 5 ] || failed="$$failed $$file"; \
-	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+# `make -k -j4 gpu-test` runs four at a time.
+GPU_TESTS := $(patsubst tests/%,gpu-test/%,$(sort \
+  $(shell grep -rlE --include='test_*.py' 'needs_gpu|DEVICES|mark\.gpu' tests)))
+.PHONY: $(GPU_TESTS)
+gpu-test: $(GPU_TESTS)
+$(GPU_TESTS): gpu-test/%:
+	cd tests && $(GPU_PATH) timeout $(GPU_TEST_SECONDS) $(GPU_PYTHON) -m pytest -m gpu -q \
+	  -o faulthandler_timeout=60 $* || [ $$? = 5 ]
 
 # synccheck and initcheck: our kernels only.
 gpu-sanitize-sync: SANITIZER_TOOLS = synccheck initcheck
@@ -148,7 +166,7 @@ gpu-sanitize-sync: SANITIZER_OPTIONS = --kernel-name kernel_substring=bppsa
 gpu-sanitize gpu-sanitize-sync: SANITIZER_TOOLS ?= memcheck racecheck
 gpu-sanitize gpu-sanitize-sync:
 	cd tests && for tool in $(SANITIZER_TOOLS); do \
-	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(GPU_PATH) timeout 280 \
+	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(GPU_PATH) timeout $(SANITIZER_SECONDS) \
 	    $(SANITIZER) --tool $$tool $(SANITIZER_OPTIONS) --error-exitcode 1 $(GPU_PYTHON) -m pytest -q -x \
 	    -m gpu $(SANITIZED_FILES) -k "$(SANITIZED)" || exit 1; \
 	done

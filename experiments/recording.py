@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,7 +45,7 @@ def environment() -> dict[str, Any]:
 
     found = {
         "date": date.today().isoformat(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "cpu_kernels": bl.ops.cpu_capability(),
@@ -65,6 +66,11 @@ def machine(environment: dict[str, Any]) -> str:
     """The machine of a record's "environment", in a few words."""
     cpu = f"{environment['cpu']}, {environment['cores']} cores"
     return environment.get("gpu") or f"{cpu} ({environment['cpu_kernels']} kernels)"
+
+
+def file_name(text: str) -> str:
+    """ "NVIDIA H100 80GB HBM3" as the name of a file: "nvidia_h100_80gb_hbm3"."""
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -118,7 +124,8 @@ def _beside(path: Path) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The processor's model."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -66,9 +66,10 @@ def main(arguments: list[str] | None = None) -> None:
     for who, seconds in results["seconds"].items():
         ratio = f"  {results['ratio'][who]:.1f}x ours" if who in results["ratio"] else ""
         print(f"{who:6} {seconds * 1e3:8.2f} ms{ratio}")
-    gpu = "" if asked.device == "cpu" else f"_{torch.cuda.get_device_name()}"
-    name = f"benchmark_products{gpu}.json".lower().replace(" ", "_")
-    path = recording.folder(asked.record) / name
+    gpu = "" if asked.device == "cpu" else f" {torch.cuda.get_device_name()}"
+    path = recording.folder(asked.record) / (
+        recording.file_name(f"benchmark_products{gpu}") + ".json"
+    )
     recording.write(path, results)
     print(f"record: {path}")
 

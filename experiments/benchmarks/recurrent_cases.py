@@ -74,11 +74,9 @@ def pair(case: Case, device: torch.device) -> tuple["LayerStep", "LayerStep"]:
 
 
 def scanned(case: Case, device: torch.device) -> "LayerStep":
-    """The attached layer, scanned also where PyTorch is estimated to be faster: as "auto" would,
-    by name."""
+    """The attached layer, never left to PyTorch because that is estimated to be faster."""
     step, _ = pair(case, device)
-    chain = step.layer.forward
-    chain.algorithm = bl.planner.plan(chain._request(step.x)).algorithm
+    step.layer.forward._decide = lambda input: (None, None)  # scanned, and planned by the operator
     return step
 
 

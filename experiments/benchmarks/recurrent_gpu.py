@@ -1,21 +1,25 @@
 """Recurrent layers on a GPU, beside cuDNN: the paper's sizes, every plan, and options.
 
     python -m experiments.benchmarks.recurrent_gpu --record                 # less than 10 minutes
+    python -m experiments.benchmarks.recurrent_gpu --loss every --minutes 3
+    python -m experiments.benchmarks.recurrent_gpu --only rows --minutes 3
     python -m experiments.benchmarks.recurrent_gpu --cells GRU --sizes 16,1000,20,1
 
-The loss is the paper's, on the last state. Each row is measured as in recurrent_cpu.py, with CUDA
-events, and adds every plan of the backward as bare operator calls ("plans", to which fit_planner.py
-fits the planner); and, where the planner leaves the layer to PyTorch, what it takes if scanned all
-the same ("scan"). After the paper's sizes: options of the layers; a step replayed from a CUDA
-graph; a training through Trainer; peak memory; and, last of all, sequences longer than cuDNN takes.
-Stock has torch's own settings, with which cuDNN may use TF32; ours is IEEE float32. Writes <name of
-the GPU>.json and, where matplotlib is installed, .png (elsewhere: recurrent_plots.py).
+The loss is the paper's, on the last state; with --loss every, a gradient of every output flows in.
+Each row is measured as in recurrent_cpu.py, with CUDA events, and adds every plan of the backward
+as bare operator calls ("plans", to which fit_planner.py fits the planner); and, where the planner
+leaves the layer to PyTorch, what it takes if scanned all the same ("scan"). After the paper's sizes
+("rows"): options of the layers; a step replayed from a CUDA graph; a training through Trainer; peak
+memory; and, last of all, sequences longer than cuDNN takes. Stock has torch's own settings, with
+which cuDNN may use TF32; ours is IEEE float32. Writes <name of the GPU>.json, row by row (with
+--loss every: <name>_every.json, of "rows" only), and, where matplotlib is installed, .png
+(elsewhere: recurrent_plots.py). With --only, the record keeps what it has of the other parts.
 
 Letters: B batch, T steps, H hidden, I input.
 """
 
 import argparse
-import re
+import json
 import subprocess
 import time
 from collections.abc import Callable
@@ -57,12 +61,15 @@ OPTIONS: list[tuple[Size, dict[str, Any]]] = [
     ((16, 1000, 128, 128), {}),
 ]
 LONG = (16, 70000, 20, 1)
+PARTS = ("rows", "options", "graphs", "training", "peak_memory", "long")
 
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add_arguments(parser, seconds=1.0)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--loss", default="last", choices=["last", "every"])
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="these parts of the record")
     parser.add_argument("--minutes", type=float, default=8.0, help="for all rows (default 8)")
     parser.add_argument("--steps", type=int, default=300, help="of a training (default 300)")
     recording.add_record_argument(parser)
@@ -79,21 +86,29 @@ def main(arguments: list[str] | None = None) -> None:
 def run(asked: argparse.Namespace, device: torch.device) -> None:
     """Measures what is asked on a device."""
     budget = Budget(asked.minutes * 60, asked.seconds)
-    sweeps = [Case(cell, *size, loss="last") for cell in asked.cells for size in sizes(asked)]
+    sweeps = [Case(cell, *size, loss=asked.loss) for cell in asked.cells for size in sizes(asked)]
     if asked.sizes:
-        measured(sweeps, device, asked, budget, plans=True)
+        measured("rows", sweeps, device, asked, budget)
         return
-    options = optional(asked.cells)
-    long = [Case(cell, *LONG, loss="last") for cell in asked.cells]
+    parts = asked.only or (PARTS if asked.loss == "last" else PARTS[:1])
+    options = optional(asked.cells) if "options" in parts else []
+    long = [Case(cell, *LONG, loss="last") for cell in asked.cells] if "long" in parts else []
     later = len(options) + len(long)
-    session = Session(asked.record, name_of_gpu(torch.cuda.get_device_name(device)))
-    session.keep("rows", measured(sweeps, device, asked, budget, later, plans=True))
-    session.add("options", lambda: measured(options, device, asked, budget, len(long)))
-    session.add("graphs", lambda: [replayed(cell, device, asked.seconds) for cell in asked.cells])
-    session.add("training", lambda: recurrent_training.compare(device, asked.steps))
-    session.add("peak_memory", lambda: [recurrent_memory.row(cell, device) for cell in asked.cells])
-    # The last: cuDNN's failure can take the context along.
-    session.add("long", lambda: measured(long, device, asked, budget))
+    name = recording.file_name(torch.cuda.get_device_name(device))
+    session = Session(asked, f"{name}_every" if asked.loss == "every" else name)
+    measure_it: dict[str, Callable[[], Any]] = {
+        "options": lambda: measured("options", options, device, asked, budget, len(long), session),
+        "graphs": lambda: [replayed(cell, device, asked.seconds) for cell in asked.cells],
+        "training": lambda: recurrent_training.compare(device, asked.steps),
+        "peak_memory": lambda: [recurrent_memory.row(cell, device) for cell in asked.cells],
+        # The last: cuDNN's failure can take the context along.
+        "long": lambda: measured("long", long, device, asked, budget, session=session),
+    }
+    if "rows" in parts:
+        session.keep("rows", measured("rows", sweeps, device, asked, budget, later, session))
+    for part in PARTS:
+        if part in parts and part in measure_it:
+            session.add(part, measure_it[part])
 
 
 def sizes(asked: argparse.Namespace) -> list[Size]:
@@ -110,11 +125,6 @@ def optional(cells: list[str]) -> list[Case]:
     ]
 
 
-def name_of_gpu(name: str) -> str:
-    """ "NVIDIA H100 80GB HBM3" as the name of a file: "nvidia_h100_80gb_hbm3"."""
-    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
-
-
 class Budget:
     """Seconds for each row: `each`, or less where not all of `whole` seconds are left for all."""
 
@@ -129,9 +139,12 @@ class Budget:
 class Session:
     """A GPU's record: each part is kept at once, and one that fails takes no other along."""
 
-    def __init__(self, record: bool, name: str) -> None:
-        self.path: Path = recording.folder(record) / f"{name}.json"
+    def __init__(self, asked: argparse.Namespace, name: str) -> None:
+        self.path: Path = recording.folder(asked.record) / f"{name}.json"
         self.results: dict[str, Any] = {}
+        if asked.only and self.path.exists():
+            self.results = json.loads(self.path.read_text())
+            del self.results["environment"]
 
     def add(self, part: str, measure_it: Callable[[], Any]) -> None:
         """Measures a part and keeps it, or why it failed."""
@@ -139,40 +152,66 @@ class Session:
         try:
             self.keep(part, measure_it())
         except (RuntimeError, subprocess.CalledProcessError) as error:
-            failure = str(error).splitlines()[0]
+            failure = first_line(error)
             print(failure)
             self.keep(f"{part}_fail", failure)
 
     def keep(self, part: str, found: Any) -> None:
         """Writes the record anew, with a part more, and its picture."""
+        self.write(part, found)
+        if "rows" in self.results:
+            recurrent_plots.draw(self.results, self.path.with_suffix(".png"))
+        print(f"record: {self.path}, .png")
+
+    def write(self, part: str, found: Any) -> None:
+        """Writes the record anew, with a part more or more of a part."""
         self.results[part] = found
         recording.write(self.path, self.results)
-        recurrent_plots.draw(self.results, self.path.with_suffix(".png"))
-        print(f"record: {self.path}, .png")
 
 
 def measured(
+    part: str,
     cases: list[Case],
     device: torch.device,
     asked: argparse.Namespace,
     budget: Budget,
     later: int = 0,
-    plans: bool = False,
+    session: Session | None = None,
 ) -> list[Row]:
     """A row for each case, printed.
 
+    A case that fails is told, unless it takes the device along.
+
     Args:
+        part: of the record; "rows" have each plan of the backward beside the layer.
         budget: of the time.
         later: rows that share the budget after these.
-        plans: with each plan of the backward beside the layer.
+        session: which keeps each row as soon as it is measured, and what failed.
     """
     print(recurrent_report.heading())
-    rows = []
+    rows: list[Row] = []
+    failed: list[Row] = []
     for i, case in enumerate(cases):
         seconds = budget.share(len(cases) - i + later)
-        rows.append(measure(case, device, seconds, asked.pairs, plans=plans))
-        print(recurrent_report.line(rows[-1]), flush=True)
+        try:
+            rows.append(
+                measure(case, device, seconds, asked.pairs, plans=part == "rows", scan=True)
+            )
+            print(recurrent_report.line(rows[-1]), flush=True)
+        except RuntimeError as error:
+            failed.append(case.described() | {"fails": first_line(error)})
+            print(failed[-1], flush=True)
+            if device.type == "cuda":
+                torch.cuda.synchronize()  # raises if no kernel can run any more
+        if session is not None:
+            session.write(part, rows)
+            if failed:
+                session.write(f"{part}_failed", failed)
     return rows
+
+
+def first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def replayed(cell: str, device: torch.device, seconds: float) -> Row:
@@ -183,7 +222,7 @@ def replayed(cell: str, device: torch.device, seconds: float) -> Row:
         try:
             ways[who] = Replay(step)
         except RuntimeError as error:
-            row[f"{who}_fails"] = str(error).splitlines()[0]
+            row[f"{who}_fails"] = first_line(error)
     row |= timing.measure(ways, seconds, most=11) if ways else {}
     print({key: row[key] for key in row if key in ("cell", "ours", "stock", "ratio_stock")})
     return row

@@ -38,6 +38,8 @@ def _remarks(row: Row) -> list[str]:
         times = row["plans"][row["best"]]
         best = f"{row['algorithm']}; best {row['best']} {times['backward'] * 1e3:.3f}"
     left = "" if row["scanned"] else "left to PyTorch"
+    if "scan" in row:
+        left += f" (scanned: {row['scan']['both'] * 1e3:.3f})"
     failed = f"stock fails: {row['stock_fails']}" if "stock_fails" in row else ""
     return [text for text in (settings, best, left, failed) if text]
 

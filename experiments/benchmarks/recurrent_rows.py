@@ -47,6 +47,7 @@ def measure(
     least: int = 1,
     jax: bool = False,
     plans: bool = False,
+    scan: bool = False,
 ) -> Row:
     """The row of a case: sizes, the plan, medians of each way, ratios to ours.
 
@@ -57,6 +58,7 @@ def measure(
         pairs, least: how many, at most and at least.
         jax: whether to measure JAX too, where it is installed.
         plans: whether to measure each plan of the backward, as bare operator calls.
+        scan: whether to measure a layer that is left to PyTorch as scanned all the same, too.
     """
     ours, stock = pair(case, device)
     ways: dict[str, timing.Step] = {"ours": ours, "stock": stock}
@@ -71,7 +73,7 @@ def measure(
     planned = every_plan(case, device) if plans else {}
     for way in (ours, *planned.values()):
         way()
-    if case.loss == "last" and not ours.layer.forward.calls:
+    if scan and not ours.layer.forward.calls:
         ways["scan"] = scanned(case, device)
         ways["scan"]()
     found = timing.measure(ways | planned, seconds, pairs, least=3 if planned else least)

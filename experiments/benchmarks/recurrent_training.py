@@ -1,5 +1,12 @@
-"""Whole training steps of the bitstream RNN through Trainer, with data loading and optimizer."""
+"""Whole training steps of the bitstream RNN through Trainer, with data loading and optimizer.
 
+    python -m experiments.benchmarks.recurrent_training --device cuda --steps 100
+
+RNN, GRU and LSTM of 20 units on batches of 16 sequences: a Trainer with strategy="bppsa" and one
+with stock PyTorch, in turns. Writes training_<name of the device>.json.
+"""
+
+import argparse
 import logging
 import tempfile
 import time
@@ -11,12 +18,40 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from typing_extensions import override
 
 from bppsa_lightning.datasets import BitstreamDataModule
+from experiments import recording
+from experiments.benchmarks.recurrent_cases import CELLS
 from experiments.train.bitstream_rnn import BitstreamRNN
 
 
-def compare(device: torch.device, steps: int, T: int = 1000, rounds: int = 3) -> dict[str, Any]:
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", default="cpu", type=torch.device)
+    parser.add_argument("--cells", nargs="+", default=list(CELLS), choices=list(CELLS))
+    parser.add_argument("--lengths", nargs="+", default=[1000], type=int, help="of the sequences")
+    parser.add_argument("--steps", type=int, default=100, help="counted of each training")
+    parser.add_argument("--rounds", type=int, default=3, help="of both trainings (default 3)")
+    recording.add_record_argument(parser)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    asked = parser().parse_args(arguments)
+    gpu = torch.cuda.get_device_name() if asked.device.type == "cuda" else "cpu"
+    path = recording.folder(asked.record) / f"training_{recording.file_name(gpu)}.json"
+    rows = []
+    for T in asked.lengths:
+        for cell in asked.cells:
+            rows.append(compare(asked.device, asked.steps, T, asked.rounds, cell))
+            recording.write(path, {"rows": rows})
+    print(f"record: {path}")
+
+
+def compare(
+    device: torch.device, steps: int, T: int = 1000, rounds: int = 3, cell: str = "RNN"
+) -> dict[str, Any]:
     """Seconds a step of stock and of "bppsa", in turns: B=16, H=20, the first 20 steps left out."""
     taken: dict[str, list[float]] = {"auto": [], "bppsa": []}
     with _quietly(), tempfile.TemporaryDirectory() as folder:
@@ -30,12 +65,30 @@ def compare(device: torch.device, steps: int, T: int = 1000, rounds: int = 3) ->
                 enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
                 gradient_clip_val=1.0, default_root_dir=folder,
             )  # fmt: skip
-            trainer.fit(BitstreamRNN(lr=1e-4), data)
+            trainer.fit(BitstreamRNN(lr=1e-4) if cell == "RNN" else AnyCell(cell), data)
             taken[strategy].append(clock.seconds)
     stock, ours = (median(seconds) for seconds in taken.values())
     ratio = median(a / b for a, b in zip(*taken.values(), strict=True))
-    print(f"stock {stock * 1e3:.3f} ms, bppsa {ours * 1e3:.3f} ms, {ratio:.2f}x", flush=True)
-    return {"B": 16, "T": T, "H": 20, "steps": steps, "ours": ours, "stock": stock, "ratio": ratio}
+    print(
+        f"{cell} T={T}: stock {stock * 1e3:.3f} ms, bppsa {ours * 1e3:.3f} ms, {ratio:.2f}x",
+        flush=True,
+    )
+    sizes = {"cell": cell, "B": 16, "T": T, "H": 20, "steps": steps}
+    return sizes | {"ours": ours, "stock": stock, "ratio": ratio}
+
+
+class AnyCell(BitstreamRNN):
+    """The bitstream RNN with another cell in the RNN's place."""
+
+    def __init__(self, cell: str) -> None:
+        super().__init__(lr=1e-4)
+        self.rnn = CELLS[cell](1, self.rnn.hidden_size, batch_first=True)
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        _, last = self.rnn(x)
+        state = last[0] if isinstance(last, tuple) else last
+        return self.classify(state[0])
 
 
 @contextmanager
@@ -71,3 +124,7 @@ class Clock(pl.Callback):
         if trainer.strategy.root_device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()
+
+
+if __name__ == "__main__":
+    main()

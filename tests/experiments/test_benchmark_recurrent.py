@@ -23,6 +23,7 @@ from experiments.benchmarks import (
     recurrent_plots,
     recurrent_report,
     recurrent_rows,
+    recurrent_threads,
     recurrent_training,
 )
 
@@ -136,6 +137,43 @@ def test_a_part_that_fails_takes_no_other_along(a_gpu, monkeypatch, tmp_path):
     assert results["rows"] and results["graphs"] and results["peak_memory"] and results["long"]
 
 
+def test_a_gpu_s_record_of_a_gradient_of_every_output(a_gpu, tmp_path):
+    a_gpu("--minutes", "0", "--cells", "GRU", "--loss", "every")
+    results = json.loads((tmp_path / "nvidia_h100_80gb_hbm3_every.json").read_text())
+    assert {r["loss"] for r in results["rows"]} == {"every"} and set(results) == {
+        "environment",
+        "rows",
+    }
+
+
+def test_parts_of_a_gpu_s_record_join_what_it_has(a_gpu, tmp_path):
+    def parts():
+        return set(json.loads((tmp_path / "nvidia_h100_80gb_hbm3.json").read_text()))
+
+    a_gpu("--minutes", "0", "--cells", "GRU", "--only", "graphs", "long")
+    assert parts() == {"environment", "graphs", "long"}
+    a_gpu("--minutes", "0", "--cells", "GRU", "--only", "rows")
+    assert parts() == {"environment", "graphs", "long", "rows"}
+    a_gpu("--minutes", "0", "--cells", "GRU")
+    assert parts() == {"environment", *recurrent_gpu.PARTS}
+
+
+def test_a_row_is_kept_at_once_and_one_that_fails_stops_no_other(a_gpu, monkeypatch, tmp_path):
+    path, measure, kept = tmp_path / "nvidia_h100_80gb_hbm3.json", recurrent_gpu.measure, []
+
+    def failing(case, *more, **settings):
+        kept.append(len(json.loads(path.read_text())["rows"]) if path.exists() else 0)
+        if case.H == 20:
+            raise RuntimeError("out of memory\nand more")
+        return measure(case, *more, **settings)
+
+    monkeypatch.setattr(recurrent_gpu, "measure", failing)
+    a_gpu("--minutes", "0", "--cells", "GRU", "LSTM", "--only", "rows")
+    results = json.loads(path.read_text())
+    assert kept == [0, 0, 1, 1] and [r["cell"] for r in results["rows"]] == ["GRU", "LSTM"]
+    assert [r["fails"] for r in results["rows_failed"]] == ["out of memory"] * 2
+
+
 def test_what_is_left_to_pytorch_is_measured_scanned_beside_it(a_gpu, monkeypatch, tmp_path):
     def left(request):
         return "for the test" if request.algorithm == "auto" else None
@@ -205,11 +243,11 @@ def bare_site(tmp_path):
     """What `make gpu-offline` has: the packages, without the extras of pyproject.toml, and the
     project as a plain folder."""
     extras = "jsonargparse wandb tensorboard matplotlib librosa torchvision torchaudio soundfile"
-    extras = (*extras.split(), "sklearn", "scikit_learn", "jax", "bppsa_lightning", "__editable__")
+    extras += " sklearn scikit_learn jax platformdirs bppsa_lightning __editable__"
     site, own = tmp_path / "site", Path(bl.__file__).parent
     (site / "bppsa_lightning-0.dist-info").mkdir(parents=True)
     for path in Path(torch.__file__).parents[1].iterdir():
-        if not path.name.startswith(extras) and path.suffix != ".pth":
+        if not path.name.startswith(tuple(extras.split())) and path.suffix != ".pth":
             (site / path.name).symlink_to(path)
     metadata = "Metadata-Version: 2.1\nName: bppsa-lightning\nVersion: 0\n"
     (site / "bppsa_lightning-0.dist-info" / "METADATA").write_text(metadata)
@@ -259,3 +297,35 @@ def test_sizes_of_the_grid_that_come_out_close_to_stock_are_measured_again(
     assert (row["cell"], row["B"], row["T"], row["H"], row["I"]) == ("RNN", 1, 16, 4, 4)
     (row,) = rows(float("inf"), grid)
     assert row["again"] and row["pairs"] == recurrent_cpu.PAIRS_OF_CLOSE
+
+
+def test_the_grid_of_a_number_of_threads(records, monkeypatch):
+    threads, name = torch.get_num_threads(), "grid_recurrent_cpu_an_epyc_16_cores_1.json"
+    monkeypatch.setattr(recording, "cpu_name", lambda: "an EPYC, 16 cores")
+    monkeypatch.setattr(recurrent_threads, "SIZES", [(1, 6, 4, 4), (2, 1, 8, 8), (1, 1, 600, 600)])
+
+    def rows(minutes):
+        asked = ["1", "--cells", "LSTM", "--seconds", "0", "--minutes", minutes, "--record"]
+        recurrent_threads.main(asked)
+        return json.loads((records / name).read_text())
+
+    try:
+        found = rows("1")
+        assert found["environment"]["torch_threads"] == 1 and found["left_out"] == 0
+        assert [(r["B"], r["T"], r["H"]) for r in found["rows"]] == [
+            (1, 6, 4), (2, 1, 8), (1, 1, 600)
+        ]  # fmt: skip
+        left = found["rows"][-1]  # the planner's choice, and ours all the same
+        assert not left["scanned"] and left["scan"]["both"] > 0
+        assert "scanned:" in recurrent_report.line(left)
+        assert rows("0")["left_out"] == 2
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_trainings_of_every_cell(records):
+    asked = ["--steps", "2", "--rounds", "1", "--lengths", "4", "--cells", "RNN", "LSTM"]
+    recurrent_training.main([*asked, "--record"])
+    rows = json.loads((records / "training_cpu.json").read_text())["rows"]
+    assert [(row["cell"], row["T"]) for row in rows] == [("RNN", 4), ("LSTM", 4)]
+    assert all(row["ratio"] > 0 for row in rows)

@@ -17,8 +17,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_cache_path
-
 Table = dict[str, Any]
 Machine = Mapping[str, object]
 
@@ -37,7 +35,11 @@ def shipped() -> dict[str, Table]:
 
 def user_folder() -> Path:
     """Where `calibrate` keeps what it measures."""
-    return Path(os.environ.get(FOLDER) or user_cache_path("bppsa_lightning") / "tables")
+    if own := os.environ.get(FOLDER):
+        return Path(own)
+    from platformdirs import user_cache_path  # late: where FOLDER is set, it need not be installed
+
+    return user_cache_path("bppsa_lightning") / "tables"
 
 
 def user_path(machine: Machine) -> Path:
