@@ -39,8 +39,8 @@ def main(arguments: list[str] | None = None) -> None:
     table = table_of(record, path.name, asked.processors, asked.capability)
     name = str(table["machine"]["name"]).lower().replace(" ", "_")
     to = Path(tables.__file__).parent / f"{name}.json"
-    kept = json.loads(to.read_text()) if to.exists() else {}
-    tables.write(to, {"kernels": {"right": [], "wrong": {}}} | kept | table)
+    untested = table | {"kernels": {"right": [], "wrong": {}}}
+    tables.write(to, json.loads(to.read_text()) | table if to.exists() else untested)
     print(f"written: {to}; run again to compare")
 
 

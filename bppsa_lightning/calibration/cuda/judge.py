@@ -4,8 +4,8 @@ import torch
 
 from bppsa_lightning.calibration.cuda.layers import Tensors
 
-# Relative errors that are rounding's luck, whatever PyTorch's own were.
-_LUCK = {torch.float32: 1e-5, torch.float64: 1e-11, torch.bfloat16: 1e-2, torch.float16: 1e-3}
+# Relative errors that are rounding's luck, whatever PyTorch's own were: as tests/ops allows them.
+_LUCK = {torch.float32: 3e-5, torch.float64: 1e-11, torch.bfloat16: 1e-2, torch.float16: 1e-3}
 _VANISHED = 1e-30  # below it a float32 has no digits to be compared
 
 

@@ -41,7 +41,7 @@ def issues(verdicts: Verdicts, machine: Mapping[str, object]) -> list[str]:
             kernel=kernel,
             machine=machine,
             case=verdicts.cases.get(kernel, ""),
-            why=why,
+            why=why.removesuffix(f" ({verdicts.cases.get(kernel)})"),
             version=own,
             **versions,
         )
@@ -80,8 +80,8 @@ def summary(
     )
     if gains:
         lines.append(
-            f"They take 1/{median(gains):.1f} of cuDNN's time in the median, 1/{min(gains):.1f} "
-            f"at worst, 1/{max(gains):.1f} at best (forward and backward)."
+            f"They are {median(gains):.1f}x as fast as cuDNN in the median, {min(gains):.1f}x at "
+            f"worst, {max(gains):.1f}x at best (forward and backward)."
         )
     return "\n".join(lines)
 
