@@ -1,5 +1,6 @@
 """Loads the operator libraries `_C` and `_C_cuda`, once a process, and says what they hold."""
 
+import hashlib
 import os
 from functools import lru_cache
 from importlib.metadata import version as _version
@@ -107,3 +108,13 @@ def recurrent_architectures() -> list[int]:
     if not HAS_CUDA_KERNELS:
         return []
     return sorted(map(int, torch.ops.bppsa.recurrent_cuda_architectures().split(",")))
+
+
+@lru_cache(maxsize=1)
+def cuda_build() -> str | None:
+    """A digest of the CUDA kernels' library, which every other build changes; None without one."""
+    path = _find("_C_cuda")
+    if path is None:
+        return None
+    with open(path, "rb") as library:
+        return hashlib.sha256(library.read()).hexdigest()[:16]

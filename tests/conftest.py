@@ -30,6 +30,7 @@ LONG = (
 )
 # Whole trainings in processes of their own, sound and pictures, kernels compiled for an emulator.
 SLOW = (
+    "calibration/test_cuda.py",
     "csrc/test_emulation.py",
     "csrc/test_emulation_jacobians.py",
     "csrc/test_emulation_recurrent.py",
@@ -99,6 +100,7 @@ def accelerate_everything(monkeypatch):
         ask(request)
 
     monkeypatch.setattr(planner, "fallback_reason", accelerate)
+    monkeypatch.setattr(planner, "fallback_reason_when_compiled", lambda *_: None)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import torch
 
 from bppsa_lightning.calibration.cpu import calibrate_cpu
+from bppsa_lightning.calibration.cuda import calibrate_cuda
 
 
 def calibrate(
@@ -15,9 +16,13 @@ def calibrate(
     meanwhile. It can be stopped at any time: what was measured is kept, and the next call goes on
     from there. Nothing else calls it.
 
+    A GPU's kernels are tested first, in a process of their own: those that are wrong, hang or crash
+    are named, and never used by "auto".
+
     Args:
-        device: "cpu" (also None).
-        seconds: how long it may take, roughly. Half of that scatters more.
+        device: "cpu" (also None), or "cuda".
+        seconds: how long it may take, roughly. Half of that scatters more. (On a GPU it takes what
+            it takes, about a minute.)
         progress: whether to show a progress bar, and to print what was found.
 
     Returns:
@@ -28,13 +33,15 @@ def calibrate(
 
     Raises:
         ValueError: `device` is none that can be measured; `seconds` is not positive.
+        RuntimeError: the CUDA kernels are not built, or no process can use the GPU.
     """
     found = torch.device("cpu" if device is None else device)
-    if found.type != "cpu":
-        raise ValueError(f"device: found {found}, wanted 'cpu'")
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"device: found {found}, wanted 'cpu' or 'cuda'")
     if not seconds > 0:
         raise ValueError(f"seconds: found {seconds}, wanted a positive number")
-    report = calibrate_cpu(seconds, progress)
+    cuda = found.type == "cuda"
+    report = str(calibrate_cuda(found, progress)) if cuda else calibrate_cpu(seconds, progress)
     if progress:
         print(report)
     return report

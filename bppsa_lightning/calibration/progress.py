@@ -42,8 +42,12 @@ class Progress:
         """The value of a name: of an earlier call, or measured now and kept."""
         if name not in self.values:
             self.values[name] = measure()
-            tables.write(self.path, self._kept)
+            self.write()
         return self.values[name]
+
+    def write(self) -> None:
+        """Keeps the values as they are now."""
+        tables.write(self.path, self._kept)
 
     def finish(self) -> None:
         """Forgets it all, the table is written; and what a killed one was writing."""

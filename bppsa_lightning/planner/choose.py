@@ -8,7 +8,15 @@ import torch
 
 from bppsa_lightning import _library
 from bppsa_lightning._cells import CELLS
-from bppsa_lightning.planner import cost_cuda, cost_dense, cost_diagonal, cost_recurrent
+from bppsa_lightning.planner import (
+    cost_cuda,
+    cost_dense,
+    cost_diagonal,
+    cost_recurrent,
+    gpu_tables,
+    kernels,
+)
+from bppsa_lightning.planner.gpu_tables import GpuTable
 from bppsa_lightning.planner.machine import keeps
 from bppsa_lightning.planner.plan import (
     Plan,
@@ -34,7 +42,7 @@ def plan(request: Request) -> Plan:
     """
     check_algorithm(request.algorithm, request.levels, request.T)
     if request.device.type == "cuda" and request.cell in CELLS:
-        return _plan_recurrent_cuda(request, *gpu(request.device))
+        return plan_on_cuda(request, *gpu(request.device), gpu_tables.nearest(request.device))
     return _plan(request, workers(request.device))
 
 
@@ -58,8 +66,9 @@ def _plan(request: Request, workers: int) -> Plan:
 
 
 @lru_cache(maxsize=4096)
-def _plan_recurrent_cuda(request: Request, processors: int, clusters: bool) -> Plan:
-    size = cost_cuda.size_of(request, processors, clusters)
+def plan_on_cuda(request: Request, processors: int, clusters: bool, table: GpuTable) -> Plan:
+    """The plan of a recurrent layer on a GPU of a table, as `gpu` has it."""
+    size = cost_cuda.size_of(request, processors, clusters, table)
     return replace(cost_cuda.choose(size, request.algorithm), saved=saved(request))
 
 
@@ -84,5 +93,8 @@ def saved(request: Request) -> Saved:
     H = request.state_size
     numbers = CELLS[request.cell].saved * request.T * request.B * H
     if request.device.type == "cuda":
-        return Saved.STATES if numbers > 1 << 28 and not request.P else Saved.GATES
+        if numbers <= 1 << 28 or request.P:
+            return Saved.GATES
+        again = kernels.option(request.cell, kernels.arithmetic(request.dtype), "gates_again")
+        return Saved.STATES if gpu_tables.admits(request.device, again) else Saved.GATES
     return Saved.STATES if numbers > 1 << 24 and H <= 64 else Saved.GATES

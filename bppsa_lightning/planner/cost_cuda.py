@@ -1,9 +1,8 @@
 """Recurrent layers on CUDA: the fastest plan, and whether cuDNN is faster than all of them.
 
 An estimate is a sum of terms in the layer's sizes (`walk_terms`, `chunk_terms`) with coefficients
-in seconds; tables/nvidia_h200.json holds them, fitted by experiments/benchmarks/fit_planner.py to
-the record it names, which was measured on the GPU it names. On another GPU the number of
-multiprocessors is its own.
+in seconds, from the table of the GPU at hand (gpu_tables.py), else of another one; calibration/
+fits them to what was measured there. The number of multiprocessors is the GPU's own.
 
     walk       a launch, T steps in sequence, and T * B times what each sample adds
     chunked    launches; C steps of composing, in as many turns as the lanes do not fit the device
@@ -18,29 +17,21 @@ neighbours, and no more at larger batches than at those measured.
 T steps, B batch, I input, H state, C chunk.
 """
 
-import json
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from bppsa_lightning._cells import CELLS
+from bppsa_lightning.planner import kernels
 from bppsa_lightning.planner.cost_dense import MAX_CHUNK
+from bppsa_lightning.planner.gpu_tables import DEFAULT, GpuTable
+from bppsa_lightning.planner.kernels import MOST_COMPOSED, MOST_RESIDENT, MOST_RESIDENT_ALONE
 from bppsa_lightning.planner.plan import Plan, ceil_div, cheapest, chunked_plans, max_levels, units
 from bppsa_lightning.planner.request import Request
 
-DATA = Path(__file__).parent / "tables" / "nvidia_h200.json"
-_FIT: dict[str, Any] = json.loads(DATA.read_text())
-RECORD, GPU = str(_FIT["record"]), str(_FIT["gpu"])
-_SOURCE = f"fitted to {Path(RECORD).name}, {GPU}"
-
-# Of csrc/cuda/recurrent: the largest H whose chunks are composed; threads of a composing block; the
-# H that one compiled size serves; the largest H of which no number is read again in each step, and
-# that of more gates than one where blocks cannot share a sample, in clusters.
-MOST_COMPOSED = 32
+# Of csrc/cuda/recurrent: threads of a composing block; the H that one compiled size serves.
 _LANES = 128
 _COMPILED = (8, 20, 32)
-MOST_RESIDENT, MOST_RESIDENT_ALONE = 256, 128
 # One product of a chunked scan was measured at this H.
 _FITTED_H = 20
 
@@ -84,16 +75,19 @@ def chunks(T: int) -> list[int]:
 
 @dataclass(frozen=True)
 class CudaLayerSize:
-    """One direction of one recurrent layer; multiprocessors of the GPU, and whether it clusters."""
+    """One direction of one recurrent layer; multiprocessors of the GPU, whether it clusters, and
+    what was measured on it."""
 
     cell: str
     T: int
     B: int
     H: int
     I: int = 1
-    processors: int = int(_FIT["processors"])
+    processors: int = DEFAULT.processors
     clusters: bool = True
     projected: int = 0  # P of an LSTM with a projection
+    dtype: str = "float32"  # of the arithmetic
+    table: GpuTable = DEFAULT
 
     @property
     def most_resident(self) -> int:
@@ -102,12 +96,23 @@ class CudaLayerSize:
 
     @property
     def _fit(self) -> dict[str, Any]:
-        fit: dict[str, Any] = _FIT["cells"][kind(self.cell)]
+        cells = self.table.cells if self.timed else DEFAULT.cells
+        fit: dict[str, Any] = cells[kind(self.cell)]
         return fit
+
+    @property
+    def timed(self) -> bool:
+        """Whether its cell was timed on the GPU of the table."""
+        return kind(self.cell) in self.table.cells
+
+    def backward_kernel(self, plan: Plan) -> str:
+        """The name (kernels.py) of what computes a plan's backward."""
+        return kernels.backward(self.cell, self.dtype, self.T, self.H, self.clusters, plan)
 
     def backward(self, plan: Plan) -> float:
         """Seconds of the whole backward on the device, parameter gradients included."""
-        if plan.algorithm == "chunked" and self.H <= MOST_COMPOSED and plan.chunk < self.T:
+        composed = self.H <= MOST_COMPOSED and plan.chunk < self.T
+        if plan.algorithm == "chunked" and composed and self._fit["chunked"]:
             fit, states = self._fit, 1 + CELLS[self.cell].has_c
             terms = chunk_terms(
                 self.T, self.B, self.H, plan.chunk, states, fit["resident"], self.processors
@@ -170,14 +175,20 @@ class CudaLayerSize:
         return float(count) * self.projected * self.H * (self.T * self.B + 4 * self.H)
 
 
-def size_of(request: Request, processors: int, clusters: bool) -> CudaLayerSize:
-    """One direction of a requested layer, on a GPU with so many multiprocessors."""
+def size_of(
+    request: Request, processors: int, clusters: bool, table: GpuTable = DEFAULT
+) -> CudaLayerSize:
+    """One direction of a requested layer, on a GPU with so many multiprocessors and this table."""
     T, B, H, I, P = request.T, request.B, request.H, request.I, request.P
-    return CudaLayerSize(request.cell, T, B, H, I, processors, clusters, P)
+    dtype = kernels.arithmetic(request.dtype)
+    return CudaLayerSize(request.cell, T, B, H, I, processors, clusters, P, dtype, table)
 
 
 def choose(layer: CudaLayerSize, algorithm: str) -> Plan:
-    """The plan of a layer's backward; anything but "auto" is obeyed."""
+    """The plan of a layer's backward; anything but "auto" is obeyed.
+
+    For "auto" kernels that are known to be right come before all others.
+    """
     if algorithm == "blelloch":
         # Its Jacobians are written out, and nobody measured when that pays: it has no estimate.
         return Plan("blelloch", levels=max_levels(layer.T), reason="as asked; not estimated")
@@ -188,6 +199,8 @@ def choose(layer: CudaLayerSize, algorithm: str) -> Plan:
         plans = chunked_plans(layer.T, chunk_sizes)
     elif algorithm == "auto" and composed:
         plans += [Plan("chunked", chunk=c) for c in chunk_sizes]
+        right = layer.table.right
+        plans = [plan for plan in plans if layer.backward_kernel(plan) in right] or plans
     plan, rivals = cheapest(plans, lambda plan: layer.backward(plan) if layer.B else 0.0)
     seconds = max(layer.least("backward"), plan.seconds)
     return replace(plan, seconds=seconds, reason=_reason(layer, algorithm, plan, rivals))
@@ -211,12 +224,7 @@ def _reason(layer: CudaLayerSize, algorithm: str, plan: Plan, rivals: dict[str, 
         for name, seconds in {"cuDNN": layer.stock("backward"), **rivals}.items()
     )
     on = units("cuda", layer.processors)
-    return f"fastest on {on}; {ratios} as long (estimated; {_SOURCE})"
-
-
-# The kernels for more units were rewritten (units share their lanes) since they last ran on a GPU:
-# emulated and compiled, not measured. To be raised with the next record.
-MEASURED_UNITS = 32
+    return f"fastest on {on}; {ratios} as long (estimated; {layer.table.source})"
 
 
 def not_resident(layer: CudaLayerSize) -> str | None:
@@ -247,11 +255,6 @@ def fallback_reason(
     reason = not_resident(layer)
     if reason is not None:
         return reason
-    if layer.H > MEASURED_UNITS:
-        return (
-            f"hidden {layer.H}: the CUDA kernels for more than {MEASURED_UNITS} units were "
-            "rewritten since they were measured"
-        )
     if layer.T == 0 or layer.B == 0:
         return None
     walked, beside, more = layer, layer, 0.0
@@ -267,5 +270,5 @@ def fallback_reason(
     times = f"{layers * stock * 1e3:.2f} ms, the scan {layers * ours * 1e3:.2f} ms"
     return (
         f"seq_len {layer.T}, batch {layer.B}, hidden {layer.H}{both}: cuDNN is estimated to take "
-        f"{times} ({_SOURCE})"
+        f"{times} ({layer.table.source})"
     )

@@ -46,6 +46,7 @@ class RecurrentChain(Chain):
         if torch.compiler.is_compiling():
             # Sizes may be symbols: the operator plans where they have values.
             plan, reason = None, support.unsupported_input(config, self.module, input)
+            reason = reason or support.slow_when_compiled(config, input, self._algorithm)
         else:
             plan, reason = self._decide(input)
         if reason is None:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from bppsa_lightning import planner
 from bppsa_lightning._context import OVERRIDES_FORWARD, overrides_forward, unsupported_transform
 from bppsa_lightning._library import missing_recurrent_kernels
-from bppsa_lightning.planner.cost_cuda import MOST_RESIDENT
 from bppsa_lightning.recurrent.config import RecurrentConfig
 
 _CAST = (torch.float32, torch.bfloat16, torch.float16)  # by autocast
@@ -48,16 +48,25 @@ def unsupported_input(config: RecurrentConfig, module: nn.RNNBase, input: Any) -
         return missing
     if not (_packed_fits(config, input) if packed else _tensor_fits(config, module, input)):
         return _rejected(config)
-    if data.device.type != "cuda":
+    if data.device.type != "cuda" or torch.compiler.is_compiling():
         return None
-    H = config.hidden_size
-    if torch.compiler.is_compiling():
-        limit = f"under torch.compile at most {MOST_RESIDENT} hidden units on CUDA"
-        return f"{limit} (found {H})" if H > MOST_RESIDENT else None
     if packed and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
         # Their places are copied from the host, from memory that a replay would not find again.
         return "a PackedSequence while a CUDA graph is captured"
     return None
+
+
+def slow_when_compiled(config: RecurrentConfig, input: Any, algorithm: str) -> str | None:
+    """Why a supported input is left to PyTorch while torch.compile traces; None if it is not."""
+    packed = isinstance(input, PackedSequence)
+    data: Tensor = input.data if packed else input
+    if data.device.type != "cuda":
+        return None
+    return planner.fallback_reason_when_compiled(
+        data.device, config.cell.name, data.dtype, config.input_size, config.hidden_size,
+        config.output_size if config.projected else 0, config.layers, config.directions, packed,
+        algorithm,
+    )  # fmt: skip
 
 
 def unsupported_call(

@@ -175,8 +175,17 @@ def test_a_row_is_kept_at_once_and_one_that_fails_stops_no_other(a_gpu, monkeypa
 
 
 def test_what_is_left_to_pytorch_is_measured_scanned_beside_it(a_gpu, monkeypatch, tmp_path):
-    monkeypatch.setattr(bl.planner, "fallback_reason", lambda *_, **__: "for the test")
+    def left(request):
+        return "for the test" if request.algorithm == "auto" else None
+
+    steps = []
+    scanned = recurrent_rows.scanned
+    monkeypatch.setattr(
+        recurrent_rows, "scanned", lambda *given: steps.append(scanned(*given)) or steps[-1]
+    )
+    monkeypatch.setattr(bl.planner, "fallback_reason", left)
     a_gpu("--minutes", "0", "--cells", "GRU")
+    assert all(step.layer.forward.calls and not step.layer.forward.reason for step in steps)
     results = json.loads((tmp_path / "nvidia_h100_80gb_hbm3.json").read_text())
     for row in (*results["rows"], *results["options"]):
         assert not row["scanned"] and row["left_to_pytorch"] == "for the test"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import gpus
 from support.cases import chain, relative_error
 from support.recurrent_layers import GATES
 
@@ -16,7 +17,7 @@ from bppsa_lightning.planner.cost_dense import Machine, estimate
 from bppsa_lightning.reference import reverse_scan
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-RECORD = Path(__file__).parents[2] / gpu.RECORD
+RECORD = Path(__file__).parents[2] / "experiments" / "records" / "h200_recurrent.json"
 ROWS = json.loads(RECORD.read_text())["rows"]
 OPERATORS = {"RNN": "rnn_tanh", "GRU": "gru", "LSTM": "lstm"}
 # A machine of free overheads: what is left is the table of work and depth.
@@ -146,19 +147,8 @@ def test_the_plan_on_cuda_costs_little_more_than_the_best_measured(row):
     assert plan.seconds == pytest.approx(chosen, rel=0.2) or row["T"] <= 300
 
 
-@pytest.fixture
-def all_measured(monkeypatch):
-    """As after a record of the present kernels of all sizes."""
-    monkeypatch.setattr(gpu, "MEASURED_UNITS", gpu.CudaLayerSize("rnn_tanh", 1, 1, 1).most_resident)
-
-
-def test_kernels_that_were_not_measured_leave_the_layer_to_cudnn():
-    assert gpu.fallback_reason(gpu.CudaLayerSize("rnn_tanh", 1000, 16, 32), 1, 1) is None
-    assert "rewritten" in gpu.fallback_reason(gpu.CudaLayerSize("rnn_tanh", 1000, 16, 33), 1, 1)
-
-
 @each_row
-def test_cudnn_takes_over_exactly_where_it_was_measured_to_be_faster(row, all_measured):
+def test_cudnn_takes_over_exactly_where_it_was_measured_to_be_faster(row):
     layer = gpu.CudaLayerSize(OPERATORS[row["cell"]], row["T"], row["B"], row["H"])
     ours = row["plans"][name(gpu.choose(layer, "auto"))]["both"]
     why = gpu.fallback_reason(layer, 1, 1)
@@ -169,7 +159,7 @@ def test_cudnn_takes_over_exactly_where_it_was_measured_to_be_faster(row, all_me
 
 @pytest.mark.parametrize("cell", GATES)
 def test_plans_on_cuda_can_be_carried_out(cell, monkeypatch):
-    monkeypatch.setattr(choosing, "gpu", lambda device: (132, True))
+    gpus.claim(monkeypatch)
     for T in (1, 2, 7, 64, 1000, 100_000):
         for B, H in ((0, 4), (1, 1), (16, 20), (300, 33), (16, 1000)):
             for algorithm in planner.ALGORITHMS:
@@ -183,9 +173,8 @@ def test_plans_on_cuda_can_be_carried_out(cell, monkeypatch):
         planner.plan(Request(cell, 10, 1, 1, CUDA, "fast"))
 
 
-def test_what_was_not_measured_beside_cudnn_goes_to_it(monkeypatch, all_measured):
-    monkeypatch.setattr(choosing, "gpu", lambda device: (132, True))
-    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+def test_what_was_not_measured_beside_cudnn_goes_to_it(monkeypatch):
+    gpus.claim(monkeypatch, gpus.with_every_kernel())
 
     def left(T=1000, B=16, H=20, cell="gru", **more):
         spread = dict(zip(("total_steps", "padded_steps"), more.pop("spread", ())))
@@ -221,7 +210,7 @@ def test_what_was_not_measured_beside_cudnn_goes_to_it(monkeypatch, all_measured
     assert left(H=128) is not None
     # Where blocks cannot share a sample.
     assert left(H=256, cell="lstm") is None
-    monkeypatch.setattr(choosing, "gpu", lambda device: (132, False))
+    gpus.claim(monkeypatch, gpus.with_every_kernel(), clusters=False)
     assert "above 128" in left(H=256, cell="lstm") and left(H=64, cell="lstm") is None
     assert left(H=256, cell="rnn_tanh") is None
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support import gpus
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.nn.modules import rnn as rnn_module
@@ -15,8 +16,6 @@ from torch.nn.utils import rnn as rnn_utils
 
 import bppsa_lightning as bl
 from bppsa_lightning import _library
-from bppsa_lightning.planner import choose
-from bppsa_lightning.planner import cost_cuda as gpu
 from bppsa_lightning.recurrent.packed import padded_steps
 
 kernels_missing = _library._missing_recurrent_cuda_kernels
@@ -29,8 +28,7 @@ def a_gpu(monkeypatch):
     """An H200 with cuDNN, for tensors without data; what PyTorch computes there is nothing."""
     nothing = SimpleNamespace(**{f: lambda *_: (None, None, None) for f in PYTORCH})
     monkeypatch.setattr(rnn_module, "_VF", nothing)
-    monkeypatch.setattr(choose, "gpu", lambda device: (132, True))
-    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    gpus.claim(monkeypatch)
     monkeypatch.setattr(_library, "_missing_recurrent_cuda_kernels", lambda device: None)
     with FakeTensorMode():
         yield
@@ -55,7 +53,7 @@ def test_small_states_are_scanned_in_every_dtype(kind, dtype):
     assert (chain.calls, chain.fallback_calls) == (1, 0), chain.reason
     assert (output.shape, output.dtype, output.device.type) == ((50, 4, 20), dtype, "cuda")
     row = next(line for line in bl.explain(chain.module).splitlines() if "multiprocessors" in line)
-    assert "cuDNN" in row and gpu.GPU in row and " ms" in row
+    assert "cuDNN" in row and gpus.H200.gpu in row and " ms" in row
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
@@ -86,7 +84,7 @@ LEFT = {
 
 @pytest.mark.parametrize("what", LEFT)
 def test_left_to_cudnn_with_the_reason(what, monkeypatch):
-    monkeypatch.setattr(gpu, "MEASURED_UNITS", 4096)  # as if all kernels were
+    gpus.claim(monkeypatch, gpus.with_every_kernel())
     make, reason = LEFT[what]
     layer = make()
     chain, _ = called(layer, ones(1000, 16, 1, dtype=layer.weight_hh_l0.dtype))
@@ -94,13 +92,15 @@ def test_left_to_cudnn_with_the_reason(what, monkeypatch):
     assert reason in chain.reason and reason in bl.explain(layer)
 
 
-def test_without_cudnn_nothing_is_left_to_it():
+def test_without_cudnn_nothing_is_left_to_it(monkeypatch):
+    gpus.claim(monkeypatch, gpus.with_every_kernel())
     with torch.backends.cudnn.flags(enabled=False):
         chain, _ = called(nn.GRU(1, 128, device="cuda"), ones(1000, 16, 1))
     assert chain.calls == 1, chain.reason
 
 
-def test_projections_are_scanned():
+def test_projections_are_scanned(monkeypatch):
+    gpus.claim(monkeypatch, gpus.with_every_kernel())
     chain, (output, (h, c)) = called(nn.LSTM(1, 20, proj_size=5, device="cuda"), ones(1000, 16, 1))
     assert chain.calls == 1, chain.reason
     assert (output.shape, h.shape, c.shape) == ((1000, 16, 5), (1, 16, 5), (1, 16, 20))
