@@ -27,19 +27,26 @@ void relax() {
 #endif
 }
 
-// The time that a thread may lose by waiting for others: a sixteenth of all time, saved up to a
-// hiccup's length. What one region lost is not held against it for longer than seconds.
+// The time that a thread may lose by waiting for others: a small part of all time, saved up to a
+// hiccup's length. What regions gain counts as well, so that one of many small ones may lose; but
+// only a little of it, since a share that was interrupted looks like much work. Nothing is held
+// against later regions for longer than seconds.
 class Allowance {
  public:
+  // Whether some is left at this time; times never fall.
   bool left(int64_t time) {
-    left_ = std::min(kHiccup, left_ + (time - since_) / kShare);
+    left_ = std::min(kHiccup, left_ + (time - since_) / kPart);
     since_ = time;
     return left_ >= 0;
   }
-  void pay(int64_t lost) { left_ = std::max(left_ - lost, -kMostOwed); }
+  void pay(int64_t lost) {
+    left_ = std::clamp(left_ - std::max(lost, -kMostGained), -kMostOwed, kHiccup);
+  }
 
  private:
-  static constexpr int64_t kShare = 32, kHiccup = 5'000'000, kMostOwed = 200'000'000;
+  static constexpr int64_t kPart = 32, kMillisecond = 1'000'000;
+  static constexpr int64_t kHiccup = 5 * kMillisecond, kMostOwed = 100 * kMillisecond,
+                           kMostGained = kMillisecond / 10;
   int64_t left_ = kHiccup, since_ = 0;
 };
 
@@ -94,7 +101,7 @@ struct alignas(64) Shares {
   }
 };
 
-// Returns the nanoseconds that it took longer than its shares one after the other.
+// Returns the nanoseconds lost: by how much it took longer than its shares one after the other.
 int64_t work_together(const Work& work, int64_t start) {
   Shares shares{work.threads};
   torch::stable::parallel_for(0, work.threads, 1, [&](int64_t first, int64_t end) {
@@ -104,8 +111,7 @@ int64_t work_together(const Work& work, int64_t start) {
     }
     shares.wait(work.threads);
   });
-  const int64_t lost = now() - start - shares.duration.load(std::memory_order_relaxed);
-  return std::max(int64_t(0), lost);
+  return now() - start - shares.duration.load(std::memory_order_relaxed);
 }
 
 void run(int threads, int64_t n, void* context, Body body) {

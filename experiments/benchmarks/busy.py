@@ -30,7 +30,9 @@ CASES = {
     )
 }  # fmt: skip
 # Ends with the process that started it, whatever ended that.
-BUSY = "import os\nstarter = os.getppid()\nwhile os.getppid() == starter:\n for _ in range(10**6): 0"
+BUSY = (
+    "import os\nstarter = os.getppid()\nwhile os.getppid() == starter:\n for _ in range(10**6): 0"
+)
 
 
 def parser() -> argparse.ArgumentParser:
