@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from statistics import mean, median, quantiles
 from typing import Any
@@ -33,6 +33,17 @@ CASES = {
 BUSY = (
     "import os\nstarter = os.getppid()\nwhile os.getppid() == starter:\n for _ in range(10**6): 0"
 )
+
+Step = Callable[[], None]
+
+
+def percentile_95(times: list[float]) -> float:
+    return quantiles(times, n=20)[-1]
+
+
+Statistic = Callable[[list[float]], float]
+RATIOS: dict[str, Statistic] = {"median": median, "mean": mean}
+STATISTICS: dict[str, Statistic] = RATIOS | {"p95": percentile_95}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -116,7 +127,7 @@ def serve(name: str, threads: int) -> None:
     import bppsa_lightning as bl
 
     torch.set_num_threads(threads)
-    steps: dict[str, Any] = {}
+    steps: dict[str, Step] = {}
     for line in sys.stdin:
         case, seconds = json.loads(line)
         if case not in steps:
@@ -125,25 +136,33 @@ def serve(name: str, threads: int) -> None:
             layer = getattr(torch.nn, cell)(1, H)
             if name != "stock":
                 bl.attach(layer)
-            steps = {case: (layer, torch.rand(T, B, 1), torch.randn(T, B, H))}
-            turn(*steps[case], seconds / 4)
-        print(json.dumps(turn(*steps[case], seconds)), flush=True)
+            steps = {case: step_of(layer, torch.rand(T, B, 1), torch.randn(T, B, H))}
+            turn(steps[case], seconds / 4)
+        print(json.dumps(turn(steps[case], seconds)), flush=True)
 
 
-def turn(layer: Any, x: Any, grad: Any, seconds: float) -> list[float]:
+def step_of(layer: Any, x: Any, grad: Any) -> Step:
+    def step() -> None:
+        layer.zero_grad()
+        layer(x)[0].backward(grad)
+
+    return step
+
+
+def turn(step: Step, seconds: float) -> list[float]:
+    """Seconds of each step, over some seconds."""
     times: list[float] = []
     end = time.perf_counter() + seconds
     while (start := time.perf_counter()) < end:
-        layer.zero_grad()
-        layer(x)[0].backward(grad)
+        step()
         times.append(time.perf_counter() - start)
     return times
 
 
 def measure(case: str, ways: list[Way], seconds: float, turns: int) -> list[dict[str, Any]]:
     times: dict[Way, list[float]] = {way: [] for way in ways}
-    for _ in range(turns):
-        for way in ways:
+    for i in range(turns):
+        for way in ways if i % 2 == 0 else reversed(ways):  # no way always follows the same one
             times[way] += way.turn(case, seconds / turns)
     rows = []
     for way in ways:
@@ -154,14 +173,6 @@ def measure(case: str, ways: list[Way], seconds: float, turns: int) -> list[dict
             | {f"{name}_to_1": of(times[way]) / of(times[alone]) for name, of in RATIOS.items()}
         )
     return rows
-
-
-def percentile_95(times: list[float]) -> float:
-    return quantiles(times, n=20)[-1]
-
-
-STATISTICS = {"median": median, "mean": mean, "p95": percentile_95}
-RATIOS = {"median": median, "mean": mean}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
