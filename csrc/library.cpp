@@ -78,6 +78,8 @@ STABLE_TORCH_LIBRARY(bppsa, m) {
   m.def("put_surviving(Tensor values, Tensor index, int size) -> Tensor");
 
   m.def("cpu_capability() -> str");
+  m.def("set_crew(str mode) -> ()");
+  m.def("crew_regions() -> int[]");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CompositeExplicitAutograd, m) {

@@ -3,6 +3,7 @@
 // (channels).
 #include "../operators/tensors.h"
 #include "../requests/sparse.h"
+#include "crew.h"
 #include "levels/table.h"
 
 namespace bppsa::cpu {

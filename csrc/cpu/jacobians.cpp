@@ -6,6 +6,7 @@
 
 #include "../jacobians/convolution_classes.h"
 #include "../jacobians/programs.h"
+#include "crew.h"
 #include "levels/table.h"
 
 namespace bppsa::cpu {

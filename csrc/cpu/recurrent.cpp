@@ -1,6 +1,7 @@
 // bppsa::recurrent and bppsa::recurrent_backward on the CPU: one recurrent layer in one direction.
 #include "../operators/recurrent.h"
 
+#include "crew.h"
 #include "huge_pages.h"
 #include "levels/table.h"
 

@@ -2,6 +2,7 @@
 // Jacobians under any scan algorithm.
 #include "../operators/scans.h"
 
+#include "crew.h"
 #include "levels/table.h"
 
 namespace bppsa::cpu {

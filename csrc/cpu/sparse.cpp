@@ -3,6 +3,7 @@
 #include "../requests/sparse.h"
 
 #include "../operators/tensors.h"
+#include "crew.h"
 #include "levels/table.h"
 
 namespace bppsa::cpu {
@@ -95,7 +96,14 @@ void with_numbers(const Tensor& t, const Body& body) {
   body(static_cast<uint32_t*>(t.data_ptr()));
 }
 
-constexpr int64_t kGrain = 1 << 14;
+// Calls body(begin, end) for shares of [0, n): numbers to be copied.
+template <class Body>
+void for_shares(int64_t n, const Body& body) {
+  const Parallel parallel = parallel_for_work(2 * n);
+  parallel.run(
+      parallel.threads, n, const_cast<Body*>(&body),
+      [](void* of, int64_t begin, int64_t end) { (*static_cast<const Body*>(of))(begin, end); });
+}
 
 }  // namespace
 
@@ -176,7 +184,7 @@ Tensor take_surviving(const Tensor& weight, const Tensor& index) {
   Tensor values = empty_beside(weight, {n});
   with_numbers(weight, [&](auto* from) {
     auto* to = static_cast<decltype(from)>(values.data_ptr());
-    torch::stable::parallel_for(0, n, kGrain, [&](int64_t begin, int64_t end) {
+    for_shares(n, [&](int64_t begin, int64_t end) {
       for (int64_t e = begin; e < end; ++e) to[e] = from[at[e]];
     });
   });
@@ -193,7 +201,7 @@ Tensor put_surviving(const Tensor& values, const Tensor& index, int64_t size) {
   with_numbers(values, [&](const auto* from) {
     auto* to =
         static_cast<std::remove_const_t<std::remove_pointer_t<decltype(from)>>*>(weight.data_ptr());
-    torch::stable::parallel_for(0, size, kGrain, [&](int64_t begin, int64_t end) {
+    for_shares(size, [&](int64_t begin, int64_t end) {
       int64_t e = std::lower_bound(at, at + n, begin) - at;
       for (int64_t i = begin; i < end; i += kBlock) {
         const int64_t last = std::min(i + kBlock, end);

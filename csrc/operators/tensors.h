@@ -1,4 +1,4 @@
-// What the operators make of torch's tensors: memory, checks, plans, threads.
+// What the operators make of torch's tensors: memory, checks, plans.
 //
 // An operator checks its arguments, makes the plain struct that a kernel reads (csrc/requests/) and
 // the tensors that it fills, and is written once: where devices differ, it asks its template
@@ -156,18 +156,6 @@ inline Plan plan_of(const std::string& algorithm, int64_t chunk, int64_t levels)
   STD_TORCH_CHECK(levels >= 0 && levels <= kMaxLevels, "levels: found ", levels, ", wanted 0 to ",
                   kMaxLevels);
   return {Algorithm::blelloch, 0, levels};
-}
-
-// Torch's threads, or one alone where waking them costs more than they would save.
-inline Parallel parallel_for_work(int64_t multiply_adds, bool flush_denormals = false) {
-  constexpr int64_t kWorthThreads = 1 << 15;
-  const int threads =
-      multiply_adds < kWorthThreads ? 1 : static_cast<int>(torch::stable::get_num_threads());
-  return {threads, flush_denormals,
-          [](int64_t n, void* context, void (*body)(void*, int64_t, int64_t)) {
-            torch::stable::parallel_for(
-                0, n, 1, [&](int64_t begin, int64_t end) { body(context, begin, end); });
-          }};
 }
 
 }  // namespace bppsa

@@ -27,11 +27,11 @@ struct Plan {
   int64_t levels;  // up-sweep levels (blelloch)
 };
 
-// Runs body(context, begin, end) over [0, n) on torch's threads, in contiguous shares.
+// Runs body(context, begin, end) over [0, n), in contiguous shares, one for each of `threads`.
 struct Parallel {
   int threads;
   bool flush_denormals;  // see simd/denormals.h
-  void (*run)(int64_t n, void* context, void (*body)(void*, int64_t, int64_t));
+  void (*run)(int threads, int64_t n, void* context, void (*body)(void*, int64_t, int64_t));
 };
 
 }  // namespace bppsa

@@ -44,7 +44,7 @@ inline void for_each_index(const Parallel& parallel, int64_t n, const Make& make
   if (n <= 1 || parallel.threads <= 1)
     share(&context, 0, n);
   else
-    parallel.run(n, &context, share);
+    parallel.run(parallel.threads, n, &context, share);
 }
 
 template <class Body>

@@ -9,9 +9,10 @@ from typing import Any
 
 from experiments.paper.quotes.wording import ms, or_slower, source, speed_up
 from experiments.paper.sections.grid import ratios
-from experiments.recording import markdown, read
+from experiments.recording import machine, markdown, read
 
 TABLE, GRID, PACKED = "benchmark_recurrent_cpu", "grid_recurrent_cpu", "packed_recurrent_cpu"
+BUSY = "recurrent_busy_cpu"
 # B, T, H: the paper's size, a large layer, and two at which stock PyTorch or JAX is faster.
 HEADLINES = ((16, 1000, 20, 1), (16, 1000, 128, 128), (16, 10, 20, 1), (16, 1, 20, 1))
 LETTERS = ("B", "T", "H", "I")
@@ -60,6 +61,24 @@ def packed(records: str) -> str:
         f"[{len(record['rows'])} sizes]({records}/{PACKED}.json) with samples of different lengths"
     )
     return _sizes(what, record, [row["ratio"] for row in record["rows"] if row["scanned"]])
+
+
+def busy(records: str) -> str:
+    """What two threads cost beside busy processes, in proportion to one."""
+    record = read(BUSY)
+    rows = [row for row in record["rows"] if row["busy"] and row["threads"] == 2]
+    cells = {row["case"].split()[0] for row in rows}
+    low, high = {}, {}
+    for way in ("ours", "stock"):
+        times = [row["mean_to_1"] for row in rows if row["way"] == way]
+        low[way], high[way] = min(times), max(times)
+    return (
+        f"We timed forward and backward of {', '.join(sorted(cells))} layers with two threads, "
+        f"beside {rows[0]['busy']} busy programs ([record]({records}/{BUSY}.json); "
+        f"{machine(record['environment'])}). On average a step takes {low['ours']:.2f} to "
+        f"{high['ours']:.2f} times as long as with one thread beside the same programs. For "
+        f"PyTorch's own layers it is {low['stock']:.1f} to {high['stock']:.1f} times."
+    )
 
 
 def second_machine(records: str) -> str:
@@ -114,6 +133,7 @@ BLOCKS = {
     "cpu_sizes": every_size,
     "cpu_grid": grid,
     "cpu_packed": packed,
+    "cpu_busy": busy,
     "cpu_second_machine": second_machine,
     "cpu_memory": memory,
     "rnn_speed_up": lambda records: speed_up_of("RNN"),
