@@ -115,6 +115,15 @@ def test_a_wrong_number_is_seen(value, why, monkeypatch):
     assert re.match(why, found), found
 
 
+@pytest.mark.parametrize("cell, lucky", [("rnn_relu", True), ("rnn_tanh", False)])
+def test_a_relu_on_its_other_side_is_tried_again(cell, lucky, monkeypatch):
+    """Rounding can move one past 0, where its gradient jumps; with other numbers it will not."""
+    calls = itertools.count()
+    monkeypatch.setattr(layers, "by_kernels", changed(7, lambda t: t + 0.1 * (next(calls) < 2)))
+    found = tasks.tested(EVERY[f"{cell}.float32.20.linear"][0], CPU)
+    assert (found is None) == lucky
+
+
 def test_other_bits_in_a_second_call_are_seen(monkeypatch):
     calls = itertools.count()
     noise = changed(7, lambda t: torch.nextafter(t, t + next(calls)))
