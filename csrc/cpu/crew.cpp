@@ -46,7 +46,7 @@ class Allowance {
  private:
   static constexpr int64_t kPart = 32, kMillisecond = 1'000'000;
   static constexpr int64_t kHiccup = 5 * kMillisecond, kMostOwed = 100 * kMillisecond,
-                           kMostGained = kMillisecond / 10;
+                           kMostGained = kMillisecond / 50;
   int64_t left_ = kHiccup, since_ = 0;
 };
 
