@@ -46,7 +46,7 @@ class Allowance {
  private:
   static constexpr int64_t kPart = 32, kMillisecond = 1'000'000;
   static constexpr int64_t kHiccup = 5 * kMillisecond, kMostOwed = 100 * kMillisecond,
-                           kMostGained = kMillisecond / 10;
+                           kMostGained = kMillisecond / 50;
   int64_t left_ = kHiccup, since_ = 0;
 };
 
@@ -93,11 +93,11 @@ struct alignas(64) Shares {
   // barrier of torch's threads a thread keeps it for milliseconds, even from the one that it waits
   // for. Where there are more threads than cores, the barrier lets go of it at once.
   void wait(int64_t threads) const {
-    constexpr int kMoment = 1000;
+    constexpr int64_t kMoment = 1000, kPause = 32;
     static const int64_t cores = std::thread::hardware_concurrency();
     if (threads > cores) return;
-    for (int i = 0; undone.load(std::memory_order_acquire) > 0; ++i)
-      i < kMoment ? relax() : std::this_thread::yield();
+    for (int64_t i = 0; undone.load(std::memory_order_acquire) > 0; ++i)
+      i < kMoment || i % kPause ? relax() : std::this_thread::yield();
   }
 };
 

@@ -135,14 +135,13 @@ def test_more_threads_than_cores_give_the_same_bits_in_every_run(threads):
 def test_several_callers_at_once():
     found = []
 
-    def call():
-        step = layer()
+    def call(step):
         with_each = [fingerprints.digest(step()) for _ in range(10)]
         found.append((set(with_each), sum(regions()) > 0))
 
     with crew("adaptive", 2):
         wanted = {fingerprints.digest(layer()())}
-        callers = [threading.Thread(target=call) for _ in range(3)]
+        callers = [threading.Thread(target=call, args=(layer(),)) for _ in range(3)]
         for caller in callers:
             caller.start()
         for caller in callers:
