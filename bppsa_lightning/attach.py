@@ -26,10 +26,10 @@ def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> li
             dotted names and one of these each. A name is that of a chain, or of a module that
             holds chains; the longest name that covers a chain decides, "" covers all, and a chain
             that none covers gets "auto": ``{"": "linear", "encoder": "auto"}``. The attribute
-            ``algorithm`` of a chain may be set afterwards, too. It names the scan of a backward
-            that is computed here. Whether a call is computed here, "auto" and the others decide
-            alike: a call of a recurrent layer that PyTorch's own kernels were measured or
-            estimated to compute faster goes to them whatever was asked for, and `explain` says so.
+            ``algorithm`` of a chain may be set afterwards, too. What is named is obeyed. Only
+            "auto" leaves calls of a recurrent layer to PyTorch: those that its own kernels were
+            measured or estimated to compute faster, and on CUDA those of kernels that are not
+            known to be right on this GPU. `explain` says so.
             Stacks of layers (nn.Sequential) are chains over depth where "linear" or "blelloch" is
             asked for; otherwise they are left to PyTorch.
 

@@ -19,6 +19,9 @@ DEFAULT = "intel_xeon_2"
 # Tables of a machine with so many times more or fewer cores are far.
 FAR = 2.0
 
+# How often the tables were read anew: who keeps a plan without asking keeps it for one of these.
+generation = 0
+
 # Calls that read a table once and keep what they made of it.
 _caches: list[Callable[[], None]] = []
 
@@ -36,6 +39,8 @@ def keeps_in(cache: dict[Any, Any]) -> None:
 
 def forget() -> None:
     """Reads the tables again: after a calibration, or where the folder of the user's changed."""
+    global generation
+    generation += 1
     for clear in _caches:
         clear()
 

@@ -25,8 +25,7 @@ class Plan:
         algorithm: "linear", "chunked" or "blelloch".
         chunk: steps in a chunk ("chunked"; 0 otherwise).
         levels: up-sweep levels ("blelloch"; 0 otherwise).
-        seconds: estimated duration: of the scan; of a recurrent layer on CUDA, of the whole
-            backward.
+        seconds: estimated duration: of the scan; of a recurrent layer, of the whole backward.
         reason: one line for people.
         saved: what a recurrent layer's forward saves for it.
     """

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning import ops, planner
 from bppsa_lightning.chain import Chain
+from bppsa_lightning.planner import machine
 from bppsa_lightning.recurrent import precision, support
 from bppsa_lightning.recurrent.config import RecurrentConfig
 from bppsa_lightning.recurrent.packed import PackedScan, Scan, Tensors, padded_steps
@@ -72,7 +73,8 @@ class RecurrentChain(Chain):
         module, decided_for = self.module, None
         if type(input) is Tensor and input.is_cpu:
             threads = torch.get_num_threads()
-            decided_for = input.shape, module.batch_first, self._algorithm, threads
+            tables = machine.generation
+            decided_for = input.shape, module.batch_first, self._algorithm, threads, tables
             last, decision = self._decided
             if decided_for == last:
                 return decision

@@ -62,11 +62,16 @@ def timed(monkeypatch):
 
 
 def test_from_then_on_the_planner_chooses_by_it(timed, small):
+    gru = torch.nn.GRU(3, 8)
+    (chain,) = bl.attach(gru)
+    gru(torch.rand(9, 1, 3))
     layer = planner.Request("gru", 9, 1, 8, CPU)
     assert planner.fallback_reason(layer) is None
     timed.stock = lambda size: 3.0 if size.T > 100 or size.cell != "GRU" else 0.5
     report = bl.calibrate(seconds=0.1, progress=False)
     assert "faster" in planner.fallback_reason(layer)
+    gru(torch.rand(9, 1, 3))  # the same size again, of a layer that was attached before
+    assert (chain.calls, chain.fallback_calls) == (1, 1)
     assert planner.fallback_reason(layer._replace(cell="lstm")) is None
     assert planner.fallback_reason(layer._replace(T=1000)) is None
     # The GRU's single step goes to PyTorch now; that of the RNN comes here.

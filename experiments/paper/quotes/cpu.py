@@ -128,12 +128,31 @@ def speed_up_of(cell: str) -> str:
     )
 
 
+def calibration(records: str) -> str:
+    """What a calibration is worth, on a machine that has a table of its own."""
+    record, name = read("calibration_cpu"), "calibration_cpu"
+    rows, e, took = record["rows"], record["environment"], record["calibration"]["seconds"]
+    shipped, calibrated = record["shipped"], record["calibrated"]
+    slower = len(calibrated["slower_than_stock"])
+    means = [f"{100 * of['mean_regret']:.1f}%" for of in (shipped, calibrated)]
+    return (
+        f"We [calibrated]({records}/{name}.json) a machine that the package has a table for "
+        f"({e['cpu']}, {e['cores']} cores; {took:.0f} s), and timed {len(rows)} sizes both ways. "
+        f"With the shipped table {shipped['computed_here']} of them run on our kernels, with the "
+        f"calibrated one {calibrated['computed_here']}. A choice takes {means[1]} longer than the "
+        f"better one in the mean (shipped: {means[0]}), {100 * calibrated['worst_regret']:.0f}% at "
+        f"worst (shipped: {100 * shipped['worst_regret']:.0f}%). {slower or 'None'} of the sizes "
+        f"run{'s' * (slower == 1)} more than 3% slower than stock PyTorch."
+    )
+
+
 BLOCKS = {
     "cpu_table": headline_table,
     "cpu_sizes": every_size,
     "cpu_grid": grid,
     "cpu_packed": packed,
     "cpu_busy": busy,
+    "cpu_calibration": calibration,
     "cpu_second_machine": second_machine,
     "cpu_memory": memory,
     "rnn_speed_up": lambda records: speed_up_of("RNN"),
