@@ -1,6 +1,7 @@
 // bppsa::set_crew and bppsa::crew_regions, for tests: see crew.h.
 #include "crew.h"
 
+#include <time.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
@@ -21,6 +22,12 @@ int64_t now() {  // nanoseconds
   return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
 }
 
+int64_t used() {  // nanoseconds that the calling thread has had a core
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return int64_t(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
+
 void relax() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -29,8 +36,7 @@ void relax() {
 
 // The time that a thread may lose by waiting for others: a small part of all time, saved up to a
 // hiccup's length. What regions gain counts as well, so that one of many small ones may lose; but
-// only a little of it, since a share that was interrupted looks like much work. Nothing is held
-// against later regions for longer than seconds.
+// only a little of it. Nothing is held against later regions for longer than seconds.
 class Allowance {
  public:
   // Whether some is left at this time; times never fall.
@@ -39,6 +45,8 @@ class Allowance {
     since_ = time;
     return left_ >= 0;
   }
+  // Whether some was lost lately.
+  bool touched() const { return left_ < kHiccup / 4 * 3; }
   void pay(int64_t lost) {
     left_ = std::clamp(left_ - std::max(lost, -kMostGained), -kMostOwed, kHiccup);
   }
@@ -82,9 +90,11 @@ struct alignas(64) Shares {
   // Counts shares when it is left, also where one throws.
   struct Turn {
     Shares& shares;
-    const int64_t count, start = now();
+    const int64_t count;
+    int64_t (*const clock)();
+    const int64_t start = clock();
     ~Turn() {
-      shares.duration.fetch_add(now() - start, std::memory_order_relaxed);
+      shares.duration.fetch_add(clock() - start, std::memory_order_relaxed);
       shares.undone.fetch_sub(count, std::memory_order_release);
     }
   };
@@ -102,11 +112,13 @@ struct alignas(64) Shares {
 };
 
 // Returns the nanoseconds lost: by how much it took longer than its shares one after the other.
-int64_t work_together(const Work& work, int64_t start) {
+// A share that was interrupted looks like much work, unless its core's time is counted: a call of
+// the system, for those who have lost some already.
+int64_t work_together(const Work& work, int64_t start, bool exact) {
   Shares shares{work.threads};
   torch::stable::parallel_for(0, work.threads, 1, [&](int64_t first, int64_t end) {
     {
-      const Shares::Turn turn{shares, end - first};
+      const Shares::Turn turn{shares, end - first, exact ? used : now};
       work(first, end);
     }
     shares.wait(work.threads);
@@ -122,7 +134,7 @@ void run(int threads, int64_t n, void* context, Body body) {
       crew.mode == Mode::adaptive ? crew.allowance.left(start) : crew.mode == Mode::together;
   ++(together ? crew.together : crew.alone);
   if (together)
-    crew.allowance.pay(work_together(work, start));
+    crew.allowance.pay(work_together(work, start, crew.allowance.touched()));
   else
     work(0, threads);
 }
