@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 
 # They start first: none is left to the end, when other cores have nothing to do.
 LONG = (
+    "calibration/test_cuda.py",
     "csrc/test_sanitizers.py",
     "csrc/test_objects.py",
     "csrc/test_sources.py",

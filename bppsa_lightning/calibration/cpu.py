@@ -3,6 +3,7 @@
 T steps, B batch, H input and hidden size.
 """
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from datetime import date
@@ -64,10 +65,12 @@ def calibrate_cpu(seconds: float, progress: bool) -> str:
     machine.forget()
     new = [hand_over.pytorch_is_faster(NAMES[size.cell], *size[1:]) for size in points]
     took = time.perf_counter() - start
+    asked = os.environ.get(machine.TABLE)
+    unused = "" if asked is None else f" (unused while {machine.TABLE} is set to {asked})"
     return (
         f"{len(kept.values)} sizes measured on {this['name']}, {this['cores']} cores, with "
         f"{threads} threads, in {took:.0f} s.\n"
-        f"{_changes(points, old, new, str(shown['name']))}\nKept in {path}"
+        f"{_changes(points, old, new, str(shown['name']))}\nKept in {path}{unused}"
     )
 
 

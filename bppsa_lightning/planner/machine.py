@@ -13,6 +13,7 @@ import torch
 from bppsa_lightning import _library
 from bppsa_lightning.planner import tables
 
+_KINDS = ("RNN", "GRU", "LSTM")
 TABLE = "BPPSA_TABLE"  # environment variable: the name of the shipped table to take
 # What stands for a machine that is like none of those measured.
 DEFAULT = "intel_xeon_2"
@@ -60,7 +61,29 @@ def cpu() -> Mapping[str, Any]:
             raise ValueError(f"{TABLE}: found {asked!r}, wanted one of {', '.join(shipped_cpus())}")
         return tables.shipped()[asked]
     near = tables.shipped()[nearest(this)]
-    return {**near, **(tables.read_user(this) or {})}
+    own = tables.read_user(this) or {}
+    damage = _damage(near | own)
+    if damage is not None:
+        tables.warn_of(tables.user_path(this), f"it is damaged ({damage})")
+        own = {}
+    return near | own
+
+
+def _damage(table: Mapping[str, Any]) -> str | None:
+    """What makes a table of a CPU unusable; None if nothing does."""
+    try:
+        for part in (*table["hand_over"], table["packed"]["even"], table["packed"]["padded"]):
+            for cell, rows in part["least_T"].items():
+                if [len(row) for row in rows] != [len(part["B"])] * len(part["H"]) or not rows:
+                    return f"the sizes of {cell}"
+        if not all(part["threads"] >= 1 for part in table["hand_over"]) or not table["hand_over"]:
+            return "the numbers of threads"
+        scan = table["scan"]
+        if scan["threads"] < 1 or {len(scan[kind]) for kind in _KINDS} != {7}:
+            return "the coefficients of scans"
+    except (AttributeError, KeyError, TypeError) as error:
+        return repr(error)
+    return None
 
 
 @lru_cache(maxsize=1)

@@ -86,6 +86,14 @@ def test_the_report_says_when_nothing_changes(timed):
     assert "chooses the same for all" in bl.calibrate(seconds=0.1, progress=False)
 
 
+def test_the_report_says_when_the_table_is_not_used(timed, monkeypatch):
+    monkeypatch.setenv(machine.TABLE, "amd_epyc_2")
+    machine.forget()
+    assert bl.calibrate(seconds=0.1, progress=False).endswith(
+        "(unused while BPPSA_TABLE is set to amd_epyc_2)"
+    )
+
+
 def test_what_another_number_of_threads_gave_is_kept(timed, small):
     bl.calibrate(seconds=0.1, progress=False)
     threads = torch.get_num_threads()

@@ -222,6 +222,28 @@ def test_an_unfit_table_is_ignored_with_one_warning_that_names_it(what, monkeypa
     assert table == tables.shipped()[machine.DEFAULT]
 
 
+DAMAGED = {
+    "no threads": {"hand_over": []},
+    "half a part": {"hand_over": [{"threads": 2, "H": [1]}]},
+    "a row too short": {
+        "hand_over": [{"threads": 2, "H": [1, 2], "B": [1], "least_T": {"GRU": [[1]]}}]
+    },
+    "packed": {"packed": {"even": {}}},
+    "coefficients": {"scan": {"threads": 2, "RNN": [1.0] * 7, "GRU": [1.0], "LSTM": [1.0] * 7}},
+    "a number": {"scan": 3},
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_table_that_is_damaged_inside_is_ignored(what, monkeypatch):
+    monkeypatch.setattr(machine, "this_cpu", lambda: ONE)
+    path = kept(**DAMAGED[what])
+    with pytest.warns(UserWarning, match="it is damaged") as warned:
+        table = machine.cpu()
+    assert len(warned) == 1 and str(path) in str(warned[0].message)
+    assert table == tables.shipped()[machine.DEFAULT]
+
+
 def test_a_folder_in_the_tables_place(monkeypatch):
     tables.user_path(ONE).mkdir(parents=True)
     with pytest.warns(UserWarning, match="cannot be read"):

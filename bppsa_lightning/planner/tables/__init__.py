@@ -62,12 +62,17 @@ def read_user(machine: Machine) -> Table | None:
         unfit = f"it cannot be read ({error})"
     if unfit is None:
         return dict(table)
+    warn_of(path, unfit)
+    return None
+
+
+def warn_of(path: Path, unfit: str) -> None:
+    """Warns that a table is ignored."""
     warnings.warn(
         f"bppsa_lightning ignores the calibration {path}: {unfit}. Run bl.calibrate() again, or "
         "delete the file.",
-        stacklevel=2,
+        stacklevel=3,
     )
-    return None
 
 
 def why_unfit(table: object, machine: Machine) -> str | None:
