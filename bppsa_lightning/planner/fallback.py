@@ -3,8 +3,16 @@
 T steps, B batch, I input, H state.
 """
 
-from bppsa_lightning.planner import fallback_cuda, hand_over
+import torch
+
+from bppsa_lightning.planner import fallback_cuda, hand_over, machine
 from bppsa_lightning.planner.request import Request
+
+# On the CPU, by all that they depend on; as many as a run with samples of any length may ask for.
+_answers: dict[tuple[object, ...], str | None] = {}
+_MOST_ANSWERS = 4096
+_UNKNOWN = "?"
+machine.keeps_in(_answers)
 
 
 def fallback_reason(request: Request) -> str | None:
@@ -12,8 +20,20 @@ def fallback_reason(request: Request) -> str | None:
 
     An algorithm that is asked for by name is obeyed: only "auto" may hand over for speed.
     """
+    # cell, T, B, H, device and algorithm; on CUDA there is never an answer.
+    asked = request[:6], request.total_steps, torch.get_num_threads()
+    answer = _answers.get(asked, _UNKNOWN)
+    if answer is not _UNKNOWN:
+        return answer
     if request.device.type == "cuda":
         return fallback_cuda.fallback_reason(request)
+    if len(_answers) >= _MOST_ANSWERS:
+        _answers.clear()
+    reason = _answers[asked] = _reason_on_cpu(request)
+    return reason
+
+
+def _reason_on_cpu(request: Request) -> str | None:
     if request.algorithm != "auto":
         return None
     cell, T, B, H, N = request.cell, request.T, request.B, request.H, request.total_steps

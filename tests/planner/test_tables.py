@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bppsa_lightning import planner
-from bppsa_lightning.planner import hand_over, machine, tables
+from bppsa_lightning.planner import fallback, hand_over, machine, tables
 from bppsa_lightning.planner.hand_over import LeastSteps
 from experiments.benchmarks import tables as derivation
 
@@ -269,3 +269,17 @@ def test_tables_are_read_once(monkeypatch):
         for T in range(1, 50):
             planner.fallback_reason(planner.Request("gru", T, 16, 20, CPU))
             planner.plan(planner.Request("gru", T, 16, 20, CPU))
+
+
+def test_answers_are_kept_within_bounds_and_forgotten_with_the_tables(monkeypatch, shipped):
+    monkeypatch.setattr(fallback, "_MOST_ANSWERS", 5)
+    fallback._answers.clear()
+    request = planner.Request("gru", 1, 16, 128, CPU)
+    for T in [*range(1, 12), 1, 3, 1]:
+        reason = planner.fallback_reason(request._replace(T=T))
+        slower = hand_over.pytorch_is_faster("gru", T, 16, 128)
+        assert (reason is not None) == slower and len(fallback._answers) <= 5
+        assert planner.fallback_reason(request._replace(T=T)) == reason
+        assert planner.fallback_reason(request._replace(T=T, algorithm="linear")) is None
+    machine.forget()
+    assert not fallback._answers
