@@ -1,24 +1,38 @@
 """Exact back-propagation by parallel scan: ``Trainer(strategy="bppsa")``.
 
-Importing this package registers the strategies with `lightning.pytorch`.
+Importing this package registers the strategies with `lightning.pytorch` and `pytorch_lightning`
+(and with their Fabric), whichever is there, now or later; it imports neither.
 """
 
 from importlib.metadata import version as _version
+from typing import TYPE_CHECKING
+from typing import Any as _Any
 
-from bppsa_lightning import jacobians, ops, reference
+from bppsa_lightning import fabric, jacobians, ops, reference
+from bppsa_lightning import strategy as _strategy
+from bppsa_lightning._trees import in_trees as _in_trees
 from bppsa_lightning.attach import attach, detach
 from bppsa_lightning.calibration import calibrate
-from bppsa_lightning.callbacks.chain_monitor import ChainMonitor
-from bppsa_lightning.callbacks.pruning import SparseJacobianPruning
-from bppsa_lightning.callbacks.step_timer import StepTimer
+from bppsa_lightning.callbacks import attach as _attach_callback
+from bppsa_lightning.callbacks import chain_monitor as _chain_monitor
+from bppsa_lightning.callbacks import pruning as _pruning
+from bppsa_lightning.callbacks import step_timer as _step_timer
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.explain import explain
 from bppsa_lightning.planner import Plan
-from bppsa_lightning.strategy import BPPSADDPStrategy, BPPSAStrategy
+from bppsa_lightning.registries import register_strategies as _register_strategies
+
+if TYPE_CHECKING:
+    from bppsa_lightning.callbacks.attach import Attach
+    from bppsa_lightning.callbacks.chain_monitor import ChainMonitor
+    from bppsa_lightning.callbacks.pruning import SparseJacobianPruning
+    from bppsa_lightning.callbacks.step_timer import StepTimer
+    from bppsa_lightning.strategy import BPPSADDPStrategy, BPPSAStrategy
 
 __version__ = _version("bppsa-lightning")
 
 __all__ = [
+    "Attach",
     "BPPSADDPStrategy",
     "BPPSAStrategy",
     "Chain",
@@ -30,7 +44,31 @@ __all__ = [
     "calibrate",
     "detach",
     "explain",
+    "fabric",
     "jacobians",
     "ops",
     "reference",
 ]
+
+_OF_LIGHTNING: dict[str, _Any] = {
+    "Attach": _attach_callback,
+    "BPPSADDPStrategy": _strategy,
+    "BPPSAStrategy": _strategy,
+    "ChainMonitor": _chain_monitor,
+    "SparseJacobianPruning": _pruning,
+    "StepTimer": _step_timer,
+}
+
+
+def __getattr__(name: str) -> _Any:
+    """The classes that derive from Lightning's: in the trees that are imported by now."""
+    if name not in _OF_LIGHTNING:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _in_trees(getattr(_OF_LIGHTNING[name], name))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+_register_strategies()

@@ -1,32 +1,36 @@
-"""The Lightning strategies: ``Trainer(strategy="bppsa")``, and "bppsa_ddp" for several devices."""
+"""The Trainer's strategies: ``Trainer(strategy="bppsa")``, on one device or on several."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import lightning.pytorch as pl
 import torch
-from lightning.fabric.plugins import CheckpointIO
-from lightning.pytorch.plugins.precision import Precision
-from lightning.pytorch.strategies import (
-    DDPStrategy,
-    SingleDeviceStrategy,
-    Strategy,
-    StrategyRegistry,
-)
-from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
 from bppsa_lightning import ops, planner
+from bppsa_lightning._one_or_several import OneOrSeveral
+from bppsa_lightning._rank_zero import rank_zero_info
 from bppsa_lightning._replacement import Replacement
+from bppsa_lightning._trees import Settles, stand_in
 from bppsa_lightning.attach import attach_chains, check_algorithm
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.explain import explain, summary
 
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+    from lightning.fabric.plugins import CheckpointIO
+    from lightning.pytorch.plugins.precision import Precision
+    from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+else:
+    Strategy = stand_in("pytorch.strategies.Strategy")
+    SingleDeviceStrategy = stand_in("pytorch.strategies.SingleDeviceStrategy")
+    DDPStrategy = stand_in("pytorch.strategies.DDPStrategy")
 
-class _AttachDuringFit(Strategy):
+
+class _AttachDuringFit(Settles, Strategy):
     """What is the same on one device and on several: chains attached for the time of ``fit``."""
 
     def _init_attach(self, algorithm: str | Mapping[str, str]) -> None:
@@ -56,7 +60,7 @@ class _AttachDuringFit(Strategy):
     def teardown(self) -> None:
         model = self.lightning_module
         try:
-            if model is not None and (self._attached_here or self.chains):
+            if model is not None and self._fits(model):
                 self.explanation = explain(model)
         except Exception as error:  # an earlier one (of a device, say) is what the user must see
             self.explanation = f"explain failed: {error!r}"
@@ -65,14 +69,23 @@ class _AttachDuringFit(Strategy):
         self.chains, self._attached_here = [], []
         super().teardown()
 
+    @staticmethod
+    def _fits(model: pl.LightningModule) -> bool:
+        """Whether it is ``fit`` that ends."""
+        trainer = model._trainer
+        return trainer is not None and trainer.state.fn == "fit"
 
-class BPPSAStrategy(_AttachDuringFit, SingleDeviceStrategy):
-    """Trains on one device, the backward of every chain in the model by a scan over Jacobians.
+
+class BPPSAStrategy(_AttachDuringFit, OneOrSeveral, SingleDeviceStrategy):
+    """Trains with the backward of every chain in the model by a scan over Jacobians.
 
     For the time of ``fit`` the model's chains are attached (see `attach`); the user's
     ``training_step`` and every other part of the loop run unchanged, gradients arrive through
     autograd's own accumulation. ``validate``, ``test`` and ``predict`` on their own do not touch
-    the model. For several devices there is `BPPSADDPStrategy`.
+    the model.
+
+    Given several devices or nodes by the Trainer it becomes a `BPPSADDPStrategy`, as Lightning's
+    own choice becomes "ddp" there.
 
     Args:
         algorithm: "auto" (the planner chooses), "linear", "chunked" or "blelloch"; or a dict of
@@ -88,11 +101,11 @@ class BPPSAStrategy(_AttachDuringFit, SingleDeviceStrategy):
         explanation: what `explain` says of the model, as it was at the end of the last ``fit``.
 
     Raises:
-        ValueError: `algorithm` is unknown, or the Trainer was given more than one device or node.
+        TypeError, ValueError: `algorithm` is unknown; or the Trainer was given several devices, and
+            this is a subclass, or has a `device` of the user's choice.
     """
 
     strategy_name = "bppsa"
-    num_nodes = 1  # the Trainer writes its own here
 
     def __init__(
         self,
@@ -106,43 +119,11 @@ class BPPSAStrategy(_AttachDuringFit, SingleDeviceStrategy):
             "cpu" if device is None else device, accelerator, checkpoint_io, precision_plugin
         )
         self._init_attach(algorithm)
-        self._device_given = device is not None
-        self._devices: list[torch.device] = []
-
-    @property
-    def parallel_devices(self) -> list[torch.device] | None:
-        """None, so that each Trainer that is given this instance chooses its own devices.
-
-        The Trainer writes its choice here. SingleDeviceStrategy has no such place, and would stay
-        on the CPU whatever the accelerator.
-        """
-        return None
-
-    @parallel_devices.setter
-    def parallel_devices(self, devices: list[torch.device]) -> None:
-        self._devices = devices
-
-    @property
-    @override
-    def root_device(self) -> torch.device:
-        if self._device_given or not self._devices:
-            return self._root_device
-        return self._devices[0]
-
-    @override
-    def setup_environment(self) -> None:
-        for name, count in (("devices", len(self._devices)), ("num_nodes", self.num_nodes)):
-            if count > 1:
-                raise ValueError(
-                    f"{name}: found {count}, wanted 1 for strategy='bppsa', which trains on one "
-                    f"device; pass Trainer({name}=1), or strategy='bppsa_ddp', which trains on "
-                    "several, a process each"
-                )
-        super().setup_environment()
+        self._init_choices(device)
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:
-        if trainer.state.fn == TrainerFn.FITTING:
+        if trainer.state.fn == "fit":
             self._attach()
         super().setup(trainer)
 
@@ -152,7 +133,8 @@ class BPPSADDPStrategy(_AttachDuringFit, DDPStrategy):
 
     ``Trainer(strategy="bppsa_ddp", devices=…)``; "bppsa_ddp_spawn", "bppsa_ddp_fork" and
     "bppsa_ddp_notebook" start their processes as Lightning's "ddp_spawn", "ddp_fork" and
-    "ddp_notebook" do. Gradients are averaged over the processes by DistributedDataParallel.
+    "ddp_notebook" do, and "…_find_unused_parameters_true" and "…_false" are there as theirs are.
+    Gradients are averaged over the processes by DistributedDataParallel.
 
     Args:
         algorithm: as for `BPPSAStrategy`.
@@ -180,22 +162,5 @@ class BPPSADDPStrategy(_AttachDuringFit, DDPStrategy):
         self._attach()
         super().configure_ddp()
 
-    @classmethod
-    @override
-    def register_strategies(cls, strategy_registry: Any) -> None:
-        for suffix, start_method in (
-            ("", "popen"), ("_spawn", "spawn"), ("_fork", "fork"), ("_notebook", "fork"),
-        ):  # fmt: skip
-            strategy_registry.register(
-                f"{cls.strategy_name}{suffix}",
-                cls,
-                description="Back-propagation by parallel scan, a process for each device, "
-                f"`start_method` '{start_method}'",
-                start_method=start_method,
-            )
 
-
-StrategyRegistry.register(
-    BPPSAStrategy.strategy_name, BPPSAStrategy, description="Back-propagation by parallel scan"
-)
-BPPSADDPStrategy.register_strategies(StrategyRegistry)
+BPPSAStrategy.for_several = BPPSADDPStrategy

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.fabric.plugins.environments import LightningEnvironment
+from lightning.pytorch.plugins import DoublePrecision, TorchSyncBatchNorm
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
-from support.helpers import Classifier, assert_close, data, is_attached, trainer
+from support.helpers import assert_close, trainer
 
 import bppsa_lightning as bl
 
@@ -34,9 +37,12 @@ def left(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("training", ["layers", "images"])
-def test_two_processes_train_as_under_lightnings_own_strategy(left, training):
-    stock, ours = ([left[f"{training}_{s}", r] for r in "01"] for s in ("ddp", "bppsa_ddp"))
+@pytest.mark.parametrize(
+    ("training", "strategy"),
+    [("layers", "bppsa_ddp"), ("images", "bppsa_ddp"), ("layers", "bppsa")],
+)
+def test_two_processes_train_as_under_lightnings_own_strategy(left, training, strategy):
+    stock, ours = ([left[f"{training}_{s}", r] for r in "01"] for s in ("ddp", strategy))
     for one, other in zip(stock, ours, strict=True):
         assert one["steps"] == other["steps"] > 0
         assert other["losses"] == pytest.approx(one["losses"], rel=1e-9)
@@ -90,10 +96,37 @@ def test_its_arguments_are_those_of_ddp_and_the_algorithm():
     "settings", [{"devices": 2}, {"num_nodes": 2}, {"devices": 2, "num_nodes": 3}], ids=str
 )
 @pytest.mark.parametrize("strategy", ["bppsa", bl.BPPSAStrategy])
-def test_the_strategy_for_one_device_refuses_more(strategy, settings):
-    model, name = Classifier(), next(iter(settings))
-    train = trainer(strategy if isinstance(strategy, str) else strategy(), **settings)
-    wanted = rf"{name}: found {settings[name]}, wanted 1 .*Trainer\({name}=1\).*'bppsa_ddp'"
-    with pytest.raises(ValueError, match=wanted):
-        train.fit(model, data())
-    assert not is_attached(model.rnn)
+def test_the_strategy_for_one_device_is_ddp_on_several(strategy, settings):
+    given = strategy if isinstance(strategy, str) else strategy("linear")
+    train = trainer(given, **settings)
+    assert type(train.strategy) is bl.BPPSADDPStrategy
+    assert train.strategy.algorithm == ("auto" if isinstance(strategy, str) else "linear")
+    assert train.strategy.num_processes == settings.get("devices", 1)
+    assert train.strategy.num_nodes == settings.get("num_nodes", 1)
+    assert train.world_size == settings.get("devices", 1) * settings.get("num_nodes", 1)
+    assert train.strategy.launcher.num_processes == settings.get("devices", 1)
+
+
+def test_what_was_given_to_the_strategy_for_one_device_counts_on_several():
+    checkpoint_io, environment = TorchCheckpointIO(), LightningEnvironment()
+    strategy = bl.BPPSAStrategy(checkpoint_io=checkpoint_io)
+    train = trainer(
+        strategy, devices=2, precision="64-true", plugins=[environment], sync_batchnorm=True
+    )
+    assert train.strategy is strategy and strategy.checkpoint_io is checkpoint_io
+    assert strategy.cluster_environment is environment
+    assert isinstance(strategy.precision_plugin, DoublePrecision)
+    assert isinstance(strategy._layer_sync, TorchSyncBatchNorm)
+    assert strategy.scans == strategy.chains == []
+
+
+class Subclass(bl.BPPSAStrategy):
+    """A user's own."""
+
+
+@pytest.mark.parametrize("strategy", [Subclass, lambda: bl.BPPSAStrategy(device="cpu")])
+@pytest.mark.parametrize("settings", [{"devices": 2}, {"num_nodes": 2}], ids=str)
+def test_what_is_for_one_device_alone_refuses_more(strategy, settings):
+    [name] = settings
+    with pytest.raises(ValueError, match=rf"{name}: found 2, wanted 1 .* or use BPPSADDPStrategy"):
+        trainer(strategy(), **settings)

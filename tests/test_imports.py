@@ -11,7 +11,8 @@ PACKAGE = Path(bppsa_lightning.__file__).parent
 # From the roof to the ground; the private modules are below all others.
 LEVELS = (
     ("__init__",),
-    ("strategy", "callbacks"),
+    ("registries",),
+    ("strategy", "fabric", "callbacks"),
     ("explain", "calibration"),
     ("attach",),
     ("recurrent", "depth", "pruned"),

@@ -2,6 +2,10 @@
 
 import pytest
 import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.fabric.plugins.environments import LightningEnvironment
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.plugins import DoublePrecision
 from lightning.pytorch.strategies import StrategyRegistry
 from support.helpers import (
     B,
@@ -10,6 +14,7 @@ from support.helpers import (
     assert_identical,
     data,
     fit,
+    trainer,
     weights,
 )
 
@@ -31,10 +36,26 @@ def test_by_name_or_by_instance():
 
 def test_one_instance_serves_two_trainers():
     strategy = bl.BPPSAStrategy(algorithm="chunked")
-    first, second = fit(strategy), fit(strategy, accelerator="auto")
+    first, second = fit(strategy), fit(strategy)
     assert first.trainer is not second.trainer
     assert_identical(weights(first), weights(second))
     assert strategy.chains == [] and strategy.scans[0][2].algorithm == "chunked"
+
+
+def test_the_next_trainer_of_an_instance_makes_its_own_choices():
+    given = TorchCheckpointIO()
+    strategy = bl.BPPSAStrategy(checkpoint_io=given)
+    fit(strategy, precision="64-true", plugins=[LightningEnvironment()])
+    assert isinstance(strategy.precision_plugin, DoublePrecision)
+    model = fit(strategy, plugins=[LightningEnvironment()])
+    assert not isinstance(strategy.precision_plugin, DoublePrecision)
+    assert strategy.checkpoint_io is given and model.rnn.weight_hh_l0.dtype == torch.float32
+    with pytest.raises(MisconfigurationException, match="checkpoint_io set through both"):
+        trainer(strategy, plugins=[TorchCheckpointIO()])
+    strategy = bl.BPPSAStrategy()
+    assert isinstance(strategy.checkpoint_io, TorchCheckpointIO)  # Lightning's default
+    trainer(strategy, plugins=[given])
+    assert strategy.checkpoint_io is given
 
 
 CONFIG = """

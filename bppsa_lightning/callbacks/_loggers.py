@@ -10,11 +10,18 @@ import os
 import uuid
 from collections.abc import Sequence
 from functools import singledispatch
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning.fabric.utilities.cloud_io import get_filesystem
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from bppsa_lightning._rank_zero import rank_zero_warn
+from bppsa_lightning._trees import stand_in
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+else:
+    CSVLogger = stand_in("pytorch.loggers.CSVLogger")
+    Logger = stand_in("pytorch.loggers.Logger")
+    TensorBoardLogger = stand_in("pytorch.loggers.TensorBoardLogger")
+    WandbLogger = stand_in("pytorch.loggers.WandbLogger")
 
 Rows = Sequence[Sequence[str]]
 
@@ -76,7 +83,9 @@ def _opened(png: bytes) -> Any:
 
 def _write(folder: str, name: str, content: bytes) -> None:
     """Writes beside, then renames; local or remote."""
-    fs, path = get_filesystem(folder), os.path.join(folder, name)
+    import fsspec  # comes with Lightning
+
+    fs, path = fsspec.core.url_to_fs(folder)[0], os.path.join(folder, name)
     fs.makedirs(os.path.dirname(path), exist_ok=True)
     beside = f"{path}.{uuid.uuid4().hex}.tmp"
     fs.pipe_file(beside, content)

@@ -1,6 +1,11 @@
 """What callbacks ask of the Trainer that it has no public name for."""
 
-import lightning.pytorch as pl
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
 
 
 def is_logging_step(trainer: pl.Trainer) -> bool:

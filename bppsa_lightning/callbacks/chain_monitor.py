@@ -1,26 +1,33 @@
 """What the chains of a training do, for whoever looks at its logs: a callback for any Trainer."""
 
+from __future__ import annotations
+
 import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from bppsa_lightning._rank_zero import rank_zero_only, rank_zero_warn
+from bppsa_lightning._trees import stand_in
 from bppsa_lightning.callbacks._loggers import log_picture, log_table
 from bppsa_lightning.callbacks._trainer import is_logging_step
 from bppsa_lightning.explain import ChainRow, PrunedRow, chain_rows, pruned_rows
 
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+    from lightning.pytorch.callbacks import Callback
+else:
+    Callback = stand_in("pytorch.callbacks.Callback")
+
 # The function first: a CLI takes the first that fits, and an import path is a str, too.
-Picture = Callable[[pl.LightningModule], Any] | str | PathLike[str]
+Picture = Callable[[Any], Any] | str | PathLike[str]
 
 
 class ChainMonitor(Callback):

@@ -1,23 +1,31 @@
 """Pruning whose retraining costs what the surviving weights cost."""
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from __future__ import annotations
 
-import lightning.pytorch as pl
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import torch
 import torch.nn.utils.prune as prune
-from lightning.pytorch.callbacks import ModelPruning
-from lightning.pytorch.strategies import SingleDeviceStrategy
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
 from bppsa_lightning import pruned
+from bppsa_lightning._rank_zero import rank_zero_info
 from bppsa_lightning._replacement import Replacement
+from bppsa_lightning._trees import settle, stand_in
 from bppsa_lightning.explain import explain
 from bppsa_lightning.pruned.compact import CompactWeight, expanded_state
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+    from lightning.pytorch.callbacks import ModelPruning
+    from lightning.pytorch.strategies import SingleDeviceStrategy
+else:
+    ModelPruning = stand_in("pytorch.callbacks.ModelPruning")
+    SingleDeviceStrategy = stand_in("pytorch.strategies.SingleDeviceStrategy")
 
 
 class SparseJacobianPruning(ModelPruning):
@@ -200,6 +208,7 @@ class SparseJacobianPruning(ModelPruning):
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        settle(self, trainer)
         super().setup(trainer, pl_module, stage)
         self._trainer, self._model = trainer, pl_module
         self._load_hook = pl_module.register_load_state_dict_pre_hook(_accept_masked)

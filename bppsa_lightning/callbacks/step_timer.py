@@ -7,16 +7,21 @@ from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.profilers import Profiler
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from bppsa_lightning._trees import stand_in
 from bppsa_lightning.callbacks._clock import Clock, clock_of
 from bppsa_lightning.callbacks._trainer import is_accumulating, is_logging_step
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+    from lightning.pytorch.callbacks import Callback
+    from lightning.pytorch.profilers import Profiler
+else:
+    Callback = stand_in("pytorch.callbacks.Callback")
 
 PARTS = ("forward", "backward", "optimizer", "rest")
 LOADING = "[_TrainingEpochLoop].train_dataloader_next"  # as Lightning's loop tells its profiler

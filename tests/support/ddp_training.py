@@ -94,11 +94,12 @@ def pruned_by(callback: type) -> pl.Callback:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    for strategy, pruning in (("ddp", ModelPruning), ("bppsa_ddp", bl.SparseJacobianPruning)):
+    for strategy in ("ddp", "bppsa_ddp", "bppsa"):
         train(
             folder / f"layers_{strategy}", strategy, Layers, (30, 3),
             max_epochs=2, accumulate_grad_batches=2, gradient_clip_val=0.5,
         )  # fmt: skip
+    for strategy, pruning in (("ddp", ModelPruning), ("bppsa_ddp", bl.SparseJacobianPruning)):
         train(
             folder / f"images_{strategy}", strategy, Images, (3, 8, 8),
             max_epochs=3, callbacks=[pruned_by(pruning)],

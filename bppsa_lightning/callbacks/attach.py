@@ -1,0 +1,72 @@
+"""Chains in scan mode for the time of ``fit``, under any strategy: a callback for any Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from bppsa_lightning._rank_zero import rank_zero_info
+from bppsa_lightning._replacement import Replacement
+from bppsa_lightning._trees import stand_in
+from bppsa_lightning.attach import attach_chains, check_algorithm
+from bppsa_lightning.chain import Chain
+from bppsa_lightning.explain import explain, summary
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+    from lightning.pytorch.callbacks import Callback
+else:
+    Callback = stand_in("pytorch.callbacks.Callback")
+
+
+class Attach(Callback):
+    """Attaches the model's chains when ``fit`` starts, and detaches them when it ends.
+
+    For a strategy that is not Lightning's own single device or DDP, for which there are "bppsa" and
+    "bppsa_ddp": FSDP, DeepSpeed, Ray Train's, a custom one. The model is attached in each process,
+    after the strategy has wrapped it. What was attached before stays as it is, in `fit` and after.
+
+    Args:
+        algorithm: "auto" (the planner chooses), "linear", "chunked" or "blelloch"; or a dict of
+            names in the model and one of these each, as for `bppsa_lightning.attach`.
+
+    Attributes:
+        chains: the attached chains; empty outside ``fit``.
+        explanation: what `explain` says of the model, as it was at the end of the last ``fit``.
+
+    Raises:
+        TypeError, ValueError: `algorithm` is unknown.
+    """
+
+    def __init__(self, algorithm: str | Mapping[str, str] = "auto") -> None:
+        check_algorithm(algorithm)
+        self.algorithm = algorithm
+        self.chains: list[Chain] = []
+        self.explanation = ""
+        self._attached_here: list[Replacement] = []
+
+    @override
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        # Not in `setup`: here the strategy has wrapped, sharded and converted what it wants to.
+        self.chains, self._attached_here = attach_chains(pl_module, self.algorithm, keep=True)
+        rank_zero_info(summary(pl_module))
+
+    @override
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.explanation = explain(pl_module)
+        self._detach()
+
+    @override
+    def on_exception(self, *args: Any, **kwargs: Any) -> None:
+        self._detach()
+
+    @override
+    def teardown(self, *args: Any, **kwargs: Any) -> None:
+        self._detach()
+
+    def _detach(self) -> None:
+        for replacement in self._attached_here:
+            replacement.detach()
+        self.chains, self._attached_here = [], []
