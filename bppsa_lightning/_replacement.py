@@ -5,6 +5,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import nn
 
+# Where a replacement stands in a module's __dict__: for the forward that is called, or, where the
+# user's class has one of its own, for that which it calls by super().
+FORWARD, UNDER_SUPER = "forward", "_bppsa_forward"
+
 
 class NotAccelerated(NamedTuple):
     """A module that keeps PyTorch's own path, by its dotted name, and why in one line."""
@@ -52,12 +56,12 @@ class Replacement:
 
     def attach(self) -> None:
         """Takes the place of the module's forward."""
-        self.module.__dict__["forward"] = self
+        self.module.__dict__[FORWARD] = self
 
     def detach(self) -> None:
         """Gives the module its own forward back, unless another one has taken its place since."""
-        if self.module.__dict__.get("forward") is self:
-            del self.module.__dict__["forward"]
+        if self.module.__dict__.get(FORWARD) is self:
+            del self.module.__dict__[FORWARD]
 
 
 Kind = TypeVar("Kind", bound=Replacement)
@@ -65,8 +69,11 @@ Kind = TypeVar("Kind", bound=Replacement)
 
 def replacement_of(module: nn.Module, kind: type[Kind]) -> Kind | None:
     """The replacement of a module's forward, if it is attached, and of a kind."""
-    forward = module.__dict__.get("forward")
-    return forward if isinstance(forward, kind) else None
+    for place in (FORWARD, UNDER_SUPER):
+        replacement = module.__dict__.get(place)
+        if isinstance(replacement, kind):
+            return replacement
+    return None
 
 
 def replacements(module: nn.Module, kind: type[Kind]) -> dict[str, Kind]:

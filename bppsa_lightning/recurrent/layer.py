@@ -6,6 +6,7 @@ times directions, N numbers of steps of all samples of a `PackedSequence`.
 
 from collections.abc import Sequence
 from functools import partial
+from operator import is_
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ class RecurrentChain(Chain):
             reason = support.unsupported_call(config, data, batch, states, weights)
         self.record_call(reason)
         if reason is not None:
-            return type(self.module).forward(self.module, input, hx)
+            return config.stock.forward(self.module, input, hx)
         self._plan, self.device = plan, weights[0].device
         self.shape = T, B, config.hidden_size
         if isinstance(input, PackedSequence):
@@ -98,12 +99,17 @@ class RecurrentChain(Chain):
 
     def _weights(self) -> Sequence[Any]:
         """The weights of this call: functional_call and parametrizations swap them."""
-        parameters = self.module._parameters
+        module = self.module
+        parameters, flat = module._parameters, module._flat_weights
         try:
-            return [parameters[name] for name in self.config.names]
+            weights: Sequence[Any] = self.config.weights_of(parameters)
         except KeyError:
-            self.module._update_flat_weights()
-            return self.module._flat_weights
+            pass
+        else:  # a list of the user's own may stand in `_flat_weights`, which PyTorch reads
+            if all(map(is_, weights, flat)):
+                return weights
+        module._update_flat_weights()
+        return module._flat_weights
 
     def _states(self, hx: Any) -> tuple[Any, ...]:
         """(h0,), (h0, c0), () for zeros, or (None,) for what is none of these."""

@@ -13,11 +13,10 @@ from torch.nn.utils.rnn import PackedSequence
 from bppsa_lightning import planner
 from bppsa_lightning._context import OVERRIDES_FORWARD, overrides_forward, unsupported_transform
 from bppsa_lightning._library import missing_recurrent_kernels
-from bppsa_lightning.recurrent.config import RecurrentConfig
+from bppsa_lightning.recurrent.config import STOCK, RecurrentConfig
 
 _CAST = (torch.float32, torch.bfloat16, torch.float16)  # by autocast
 _DTYPES = (*_CAST, torch.float64)
-_MODULES = (nn.RNN, nn.GRU, nn.LSTM)
 
 
 def is_candidate(module: nn.Module) -> bool:
@@ -26,12 +25,15 @@ def is_candidate(module: nn.Module) -> bool:
 
 
 def unsupported_module(module: nn.Module) -> str | None:
-    """Why a module cannot be attached as a recurrent chain; None if it can."""
+    """Why a module cannot be attached as a recurrent chain; None if it can.
+
+    One that overrides `forward` may be yet, inside of it.
+    """
     kind = type(module).__name__
     if isinstance(module, nn.RNNCellBase):
-        layer = next((m for m in _MODULES if kind.startswith(m.__name__)), nn.RNN)
+        layer = next((m for m in STOCK if kind.startswith(m.__name__)), nn.RNN)
         return f"{kind} runs one step at a time; use nn.{layer.__name__} over the whole sequence"
-    for known in _MODULES:
+    for known in STOCK:
         if isinstance(module, known):
             return OVERRIDES_FORWARD if overrides_forward(module, known) else None
     return f"{kind}: no cell for it"

@@ -273,3 +273,20 @@ def test_a_weight_changed_between_forward_and_backward(name):
 
     wanted, found = (outcome(lambda rnn=rnn: run(rnn)) for rnn in twins())
     assert_same_outcome(found, wanted, tolerance=EXACT)
+
+
+def test_a_list_that_replaces_flat_weights_counts_as_it_does_in_pytorch():
+    """As older weight-drop layers do it: what PyTorch's forward reads is another list."""
+    stock, scanned = twins()
+    for rnn in (stock, scanned):
+        halved = [weight.detach() * 0.5 for weight in rnn._flat_weights]
+        rnn._flat_weights = [weight.requires_grad_() for weight in halved]
+    x = tensor(T, B, I)
+    found, wanted = scanned(x)[0], stock(x)[0]
+    assert torch.allclose(found, wanted, rtol=0, atol=EXACT)
+    assert_scanned(scanned)
+    for rnn, output in ((stock, wanted), (scanned, found)):
+        output.square().sum().backward()
+        assert rnn.weight_hh_l0.grad is None
+    for one, other in zip(scanned._flat_weights, stock._flat_weights, strict=True):
+        assert torch.allclose(one.grad, other.grad, rtol=EXACT, atol=EXACT)

@@ -64,10 +64,11 @@ class SeveralBackwards(Manual):
 
 
 class OwnGRU(nn.GRU):
-    """A layer with a forward of the user's own, which keeps PyTorch's path."""
+    """A layer with a forward of the user's own, from which nothing leads to PyTorch's."""
 
     def forward(self, input, hx=None):
-        return super().forward(input, hx)
+        hx = input.new_zeros(1, len(input), self.hidden_size)
+        return torch.gru(input, hx, self._flat_weights, True, 1, 0.0, self.training, False, True)
 
 
 class Stacked(Classifier):
