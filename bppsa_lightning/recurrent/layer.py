@@ -45,14 +45,15 @@ class RecurrentChain(Chain):
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, Tensor] | None = None
     ) -> Any:
         config = self.config
-        if torch.compiler.is_compiling():
+        compiling = torch.compiler.is_compiling()
+        if compiling:
             # Sizes may be symbols: the operator plans where they have values.
             plan, reason = None, support.unsupported_input(config, self.module, input)
             reason = reason or support.slow_when_compiled(config, input, self._algorithm)
         else:
             plan, reason = self._decide(input)
         if reason is None:
-            weights, states = self._weights(), self._states(hx)
+            weights, states = self._weights(compiling), self._states(hx)
             T, B = self._steps_and_batch(input)
             data: Tensor = input.data if isinstance(input, PackedSequence) else input
             batch = (B,) if input is not data or data.dim() == 3 else ()
@@ -97,11 +98,13 @@ class RecurrentChain(Chain):
             return planner.plan(self._request_of(T, B, self.device))
         return self._plan
 
-    def _weights(self) -> Sequence[Any]:
+    def _weights(self, compiling: bool) -> Sequence[Any]:
         """The weights of this call: functional_call and parametrizations swap them."""
         module = self.module
         parameters, flat = module._parameters, module._flat_weights
         try:
+            if compiling:
+                return [parameters[name] for name in self.config.names]
             weights: Sequence[Any] = self.config.weights_of(parameters)
         except KeyError:
             pass
