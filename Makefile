@@ -7,6 +7,7 @@
 #   make benchmark measures against stock PyTorch, writes experiments/records
 #   make figures   the paper's figures, quick, into runs/figures; figures-full: some 5 hours, the
 #                  paper's schedules, into experiments/records
+#   make third-party  models of public packages, each in an environment of its own, some 20 minutes
 #   make gpu       on a machine with a GPU: tests, memory checks and measurements there; takes its time
 #   make gpu-day   the same and more, where the GPU is yours for 25 minutes
 #   make build     only the environment and the operators
@@ -21,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 EXPERIMENT := $(BIN)/python -m experiments
 SOURCES := pyproject.toml $(shell find csrc -type f) datasets/__init__.py
 
-.PHONY: train test quick lint lint-python lint-types lint-cpp format benchmark figures figures-full gpu \
+.PHONY: train test quick lint lint-python lint-types lint-cpp format benchmark third-party figures figures-full gpu \
   gpu-day gpu-offline gpu-build gpu-test gpu-sanitize gpu-sanitize-sync gpu-benchmark build develop clean
 .DELETE_ON_ERROR:
 
@@ -94,6 +95,9 @@ benchmark: develop
 	$(EXPERIMENT).benchmarks.pruned_vgg11 --record
 	$(EXPERIMENT).paper.table1 --record
 	$(EXPERIMENT).paper.figure10 --record
+
+third-party: develop
+	$(BIN)/python -m tests.third_party.run
 
 figures: develop
 	$(EXPERIMENT).paper.run_all

@@ -1,0 +1,1 @@
+"""Models of public packages, unchanged, with strategy="bppsa" and with their own default."""
