@@ -1,11 +1,10 @@
 """neuralforecast: recurrent models of its own sizes over hourly series, Trainers of theirs."""
 
-import numpy as np
 import pandas as pd
 from neuralforecast import NeuralForecast
 from neuralforecast.models import GRU, LSTM, RNN, DeepAR
 
-from tests.third_party.fitting import LOSSES, keeps_losses, series, seconds_of
+from tests.third_party.fitting import LOSSES, keeps_losses, seconds_of, series
 
 STEPS_BACK = 168  # a week of hours
 

@@ -1,4 +1,4 @@
-"""torchrl: recurrent modules over trajectories that end and begin inside a batch; a loop of ours."""
+"""torchrl: recurrent modules over trajectories that end and begin in a batch; a loop of ours."""
 
 import torch
 from tensordict import TensorDict
