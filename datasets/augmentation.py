@@ -6,7 +6,8 @@ Dimension letters: B images, C colours, H rows, W columns.
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils.data import get_worker_info
+
+from .resumable import batch_generator
 
 
 class CropAndFlip:
@@ -20,22 +21,23 @@ class CropAndFlip:
         padding: pixels added on each side before the crop to the old size.
         flip: whether half of the images are mirrored left to right.
         fill: what the added pixels hold, (C,).
-        seed: of the draws; in a worker process of a ``DataLoader`` they follow its own seed.
     """
 
-    def __init__(self, padding: int, flip: bool, fill: Tensor, seed: int) -> None:
+    def __init__(self, padding: int, flip: bool, fill: Tensor) -> None:
         self.padding, self.flip = padding, flip
         self.fill = fill.view(-1, 1, 1)
-        self.seed = seed
-        self._generator: torch.Generator | None = None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Returns other images of the same shape, (B, C, H, W)."""
         images, colours, height, width = x.shape
-        rows = self._draw(2 * self.padding + 1, images) + torch.arange(height)
-        columns = self._draw(2 * self.padding + 1, images) + torch.arange(width)
+
+        def draw(high: int) -> Tensor:
+            return torch.randint(high, (images, 1), generator=generator)
+
+        rows = draw(2 * self.padding + 1) + torch.arange(height)
+        columns = draw(2 * self.padding + 1) + torch.arange(width)
         if self.flip:
-            columns = torch.where(self._draw(2, images) == 1, columns.flip(1), columns)
+            columns = torch.where(draw(2) == 1, columns.flip(1), columns)
         padded = pad(x - self.fill, [self.padding] * 4) + self.fill
         return padded[
             torch.arange(images).view(-1, 1, 1, 1),
@@ -44,11 +46,19 @@ class CropAndFlip:
             columns.view(images, 1, 1, width),
         ]
 
-    def _draw(self, high: int, images: int) -> Tensor:
-        """Integers from 0 to high - 1, (B, 1)."""
-        if get_worker_info() is None and self._generator is None:
-            self._generator = torch.Generator().manual_seed(self.seed)
-        # The workers hold copies of this object: a generator of its own would draw the same in
-        # each. The loader has seeded the global one of each worker.
-        generator = None if get_worker_info() else self._generator
-        return torch.randint(high, (images, 1), generator=generator)
+
+class RandomChange:
+    """Changes batches at random: each epoch otherwise, and a resumed one as it would have been.
+
+    Args:
+        change: makes other images of a batch's, with random numbers of a generator.
+        seed: of all of them.
+        epoch: () int64, shared with worker processes; the present one.
+    """
+
+    def __init__(self, change: CropAndFlip, seed: int, epoch: Tensor) -> None:
+        self.change, self.seed, self.epoch = change, seed, epoch
+
+    def __call__(self, x: Tensor, indices: list[int]) -> Tensor:
+        """Returns other images of the same shape, (B, C, H, W)."""
+        return self.change(x, batch_generator(self.seed, self.epoch, indices))

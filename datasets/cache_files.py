@@ -5,6 +5,7 @@ A file is one line of settings (JSON), the content, and a SHA-256 of both. Nothi
 when it is read: no pickles. Its name starts with the name of the data set and a hyphen.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -56,7 +57,16 @@ def read(path: Path, header: bytes, file_bytes: int | None = None) -> memoryview
 
 
 def read_if_whole(read: Callable[[], memoryview], path: Path, stacklevel: int) -> memoryview | None:
-    """What `read` returns; None if the file is not there or, with a warning, if it is damaged."""
+    """What `read` returns; None if the file is not there or, with a warning, if it is damaged.
+
+    Raises:
+        IsADirectoryError: a folder stands in its place.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(
+            errno.EISDIR,
+            f"the cache file {path}: found a folder, wanted a file, or nothing; remove the folder",
+        )
     try:
         return read()
     except (FileNotFoundError, NotADirectoryError):

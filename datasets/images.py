@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from .augmentation import CropAndFlip
+from .augmentation import CropAndFlip, RandomChange
 from .checks import check_bool, check_int
+from .resumable import EpochSampler
 from .splits import Batch, SplitDataModule
 
 _PADDING = 4  # pixels
@@ -21,11 +22,11 @@ class ImageDataset(Dataset[Batch]):
     Args:
         x: (N, 3, 32, 32) float32.
         y: (N,) int64.
-        augment: makes other images of a batch's.
+        augment: makes other images of a batch's, given their indices too.
     """
 
     def __init__(
-        self, x: Tensor, y: Tensor, augment: Callable[[Tensor], Tensor] | None = None
+        self, x: Tensor, y: Tensor, augment: Callable[[Tensor, list[int]], Tensor] | None = None
     ) -> None:
         self.x, self.y, self.augment = x, y, augment
 
@@ -40,7 +41,7 @@ class ImageDataset(Dataset[Batch]):
     def __getitems__(self, indices: list[int]) -> Batch:
         """Returns the images, (B, 3, 32, 32), and their labels, (B,)."""
         x, y = self.x[indices], self.y[indices]
-        return (self.augment(x) if self.augment else x), y
+        return (self.augment(x, indices) if self.augment else x), y
 
 
 def check_settings(
@@ -87,12 +88,16 @@ class ImageDataModule(SplitDataModule):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Shuffled batches of the training split, the same ones after each call."""
-        loader = self._loader("train", shuffle=True, generator=self._generator())
-        images = loader.dataset
+        loader = super().train_dataloader()
+        images, sampler = loader.dataset, loader.sampler
         assert isinstance(images, ImageDataset)
-        if self.augment:
-            images.augment = CropAndFlip(_PADDING, self.flip, self._black, self.seed)
+        if self.augment and isinstance(sampler, EpochSampler):
+            change = CropAndFlip(_PADDING, self.flip, self._black)
+            images.augment = RandomChange(change, self.seed, sampler.epoch_now)
         return loader
+
+    def _order_seed(self) -> int:
+        return self.seed
 
     def _generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed)

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+
+from .resumable import EpochSampler, ResumableLoader
 
 Batch = tuple[Tensor, Tensor]
 
@@ -59,8 +60,31 @@ class SplitDataModule(LightningDataModule):
         raise NotImplementedError
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Shuffled batches of the training split."""
-        return self._loader("train", shuffle=True, drop_last=self.drop_last)
+        """Shuffled batches of the training split; a resumed run goes on where it was."""
+        dataset, trainer = self._dataset("train"), self.trainer
+        if trainer is not None and trainer.overfit_batches:  # type: ignore[attr-defined]
+            return self._loader("train")  # the same few batches, again and again
+        return ResumableLoader(
+            dataset,
+            self.batch_size,
+            EpochSampler(dataset, self._order_seed()),
+            self._trained,
+            drop_last=self.drop_last,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            collate_fn=_hand_on,
+        )
+
+    def _order_seed(self) -> int | None:
+        """The seed of the order of training; None for torch's global generator."""
+        return None
+
+    def _trained(self) -> int | None:
+        """How many batches of this epoch the Trainer has done with."""
+        trainer: Any = self.trainer
+        if trainer is None:
+            return None
+        return int(trainer.fit_loop.epoch_loop.batch_progress.current.processed)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Batches of the validation split, in order."""
@@ -74,25 +98,19 @@ class SplitDataModule(LightningDataModule):
         """Batches of the test split, in order."""
         return self._loader("test")
 
-    def _loader(
-        self,
-        name: str,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> DataLoader[Batch]:
-        if name not in self._datasets:
-            raise RuntimeError(f"the {name} split is not loaded; call setup() first")
+    def _loader(self, name: str) -> DataLoader[Batch]:
         return DataLoader(
-            self._datasets[name],
+            self._dataset(name),
             batch_size=self.batch_size,
-            shuffle=shuffle,
-            drop_last=drop_last,
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
             collate_fn=_hand_on,
-            generator=generator,
         )
+
+    def _dataset(self, name: str) -> Dataset[Batch]:
+        if name not in self._datasets:
+            raise RuntimeError(f"the {name} split is not loaded; call setup() first")
+        return self._datasets[name]
 
 
 def _hand_on(batch: Any) -> Any:
