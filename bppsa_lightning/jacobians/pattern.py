@@ -54,8 +54,39 @@ class Pattern(OnDevices):
         """Whether no row has more than one entry."""
         return bool((self.crow.diff() <= 1).all())
 
+    def check(self) -> None:
+        """Looks once at the indices of a pattern, which somebody may have made by hand.
+
+        Raises:
+            TypeError, ValueError: they are not those of a CSR matrix of this shape.
+        """
+        if "_is_checked" not in self.__dict__ and not torch.compiler.is_compiling():
+            self._check_indices()
+            self.__dict__["_is_checked"] = True
+
+    def _check_indices(self) -> None:
+        for name, indices in (("crow", self.crow), ("col", self.col)):
+            if not isinstance(indices, Tensor) or indices.dtype != torch.int32:
+                found = indices.dtype if isinstance(indices, Tensor) else type(indices).__name__
+                raise TypeError(f"{name}: found {found}, wanted a tensor of torch.int32")
+            if indices.dim() != 1 or not indices.is_contiguous():
+                raise wrong_shape(name, indices, "one dimension, contiguous")
+        if self.crow.device != self.col.device:
+            raise ValueError(f"col: found on {self.col.device}, wanted on {self.crow.device}")
+        if self.crow.numel() != self.shape[0] + 1:
+            raise wrong_shape("crow", self.crow, f"(rows + 1,) with rows = {self.shape[0]}")
+        values = self.crow.new_zeros(()).expand(self.nnz)
+        try:
+            torch._validate_sparse_csr_tensor_args(self.crow, self.col, values, self.shape)
+        except RuntimeError as error:
+            rows, columns = self.shape
+            raise ValueError(
+                f"crow, col: found indices that are no CSR of {rows} x {columns}: {error}"
+            ) from error
+
     def check_values(self, values: Tensor, name: str = "values") -> None:
-        """ValueError unless `values` is (nnz,), or (B, nnz) for a batch."""
+        """ValueError unless `values` is (nnz,), or (B, nnz) for a batch, and the indices valid."""
+        self.check()
         if values.dim() not in (1, 2) or values.shape[-1] != self.nnz:
             raise wrong_shape(name, values, f"(nnz,) or (B, nnz) with nnz = {self.nnz}")
 

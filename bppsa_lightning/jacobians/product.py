@@ -177,6 +177,7 @@ def _check_pair(a: Pattern, b: Pattern) -> None:
                 f"{name}: found a pattern on {operand.crow.device}, wanted the one on the CPU "
                 "of which it is a copy: plans are made there"
             )
+        operand.check()
     if a.shape[1] != b.shape[0]:
         raise ValueError(f"b: found {b.shape[0]} rows, wanted {a.shape[1]}, a's columns")
 

@@ -153,7 +153,7 @@ std::tuple<Tensor, Tensor, Tensor> sparse_conv2d_backward(
   if (request.relu || request.pool) {
     int64_t stride = 1;
     for (int d : {0, 3, 2, 1}) {
-      STD_TORCH_CHECK(grad.stride(d) == stride || grad.size(d) == 1,
+      STD_TORCH_CHECK(grad.stride(d) == stride || grad.size(d) == 1 || grad.numel() == 0,
                       "grad: wanted the output's layout where a ReLU or pooling follows");
       stride *= grad.size(d);
     }

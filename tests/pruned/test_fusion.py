@@ -128,3 +128,18 @@ def test_a_linear_layer_with_its_relu(monkeypatch):
     assert set(seen) == {(True, False)} and len(seen) == 6
     bl.detach(ours)
     assert "forward" not in ours.__dict__
+
+
+@pytest.mark.parametrize("pool", [False, True])
+def test_an_empty_batch_through_a_layer_and_what_follows_in_the_same_pass(pool):
+    layer = nn.Conv2d(16, 64, 3, padding=1)
+    prune.l1_unstructured(layer, "weight", 0.99)
+    model = nn.Sequential(layer, nn.ReLU(), *([nn.MaxPool2d(2)] if pool else []))
+    bl.attach(model)
+    model(torch.randn(16, 16, 32, 32)).sum().backward()
+    assert " sparse " in bl.explain(model) and "in the same pass" in bl.explain(model)
+    x = torch.randn(0, 16, 32, 32, requires_grad=True)
+    layer.weight_orig.grad = None
+    model(x).sum().backward()
+    assert x.grad.shape == x.shape
+    assert not layer.weight_orig.grad.any() and not layer.bias.grad.isnan().any()
