@@ -48,8 +48,9 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
     # Saved only where the first derivative reads it: what is not may be changed in place. The
     # second derivative reads all, and looks itself whether that is still what it was.
     again = saved == planner.Saved.STATES and CELLS[ctx.cell].saved > 0
-    wants_x, _, _, wants_w_ih = ctx.needs_input_grad[1:5]
-    read = (wants_w_ih or again, True, True, wants_x or again, True, again, again, True)
+    wants_x, _, _, wants_w_ih, wants_w_hh = ctx.needs_input_grad[1:6]
+    reads_h0 = wants_w_hh or again or ctx.cell == "gru"
+    read = (wants_w_ih or again, reads_h0, True, wants_x or again, True, again, again, True)
     ctx.unread = []
     for i, t in enumerate(tensors):
         if t is not None and not read[i]:
@@ -88,6 +89,8 @@ def _scanned_backward(
 ) -> tuple[Tensor | None, ...]:
     grad_output, grad_h_n, grad_c_n = cotangents
     plan, wanted = _plan_of(ctx, operands), ctx.needs_input_grad[1:9]
+    if grad_output is None and grad_h_n is None and operands.x.shape[0] == 1:
+        wanted = (*wanted[:-1], False)  # c_n of one step does not depend on the projection
     if grad_output is not None and grad_output.stride(-1) != 1:
         # Not contiguous(), which leaves an empty tensor's strides as they are.
         grad_output = grad_output.clone(memory_format=torch.contiguous_format)

@@ -50,6 +50,8 @@ class RecurrentChain(Chain):
             # Sizes may be symbols: the operator plans where they have values.
             plan, reason = None, support.unsupported_input(config, self.module, input)
             reason = reason or support.slow_when_compiled(config, input, self._algorithm)
+        elif torch._C._get_tracing_state() is not None:
+            plan, reason = None, "torch.jit.trace records PyTorch's own operators"
         else:
             plan, reason = self._decide(input)
         if reason is None:
@@ -99,7 +101,10 @@ class RecurrentChain(Chain):
         return self._plan
 
     def _weights(self, compiling: bool) -> Sequence[Any]:
-        """The weights of this call: functional_call and parametrizations swap them."""
+        """The weights that PyTorch would use: `_flat_weights`, once they are up to date.
+
+        functional_call, parametrizations and FSDP swap the parameters, weight dropout the list.
+        """
         module = self.module
         parameters, flat = module._parameters, module._flat_weights
         try:
@@ -108,8 +113,8 @@ class RecurrentChain(Chain):
             weights: Sequence[Any] = self.config.weights_of(parameters)
         except KeyError:
             pass
-        else:  # a list of the user's own may stand in `_flat_weights`, which PyTorch reads
-            if all(map(is_, weights, flat)):
+        else:
+            if len(flat) == len(weights) and all(map(is_, weights, flat)):
                 return weights
         module._update_flat_weights()
         return module._flat_weights
@@ -159,6 +164,9 @@ class RecurrentChain(Chain):
             output, last = self._layers(input.unsqueeze(1), states, weights, scan, False)
             return output.squeeze(1), self._as_hx([state.squeeze(1) for state in last])
         x = input.transpose(0, 1) if batch_first else input
+        if batch_first and weights[0].requires_grad and torch.is_grad_enabled():
+            # As PyTorch copies it: its owner may change the input in place before the backward.
+            x = x.contiguous()
         output, last = self._layers(x, states, weights, scan, False)
         return output.transpose(0, 1) if batch_first else output, self._as_hx(last)
 

@@ -89,10 +89,8 @@ class PackedScan:
         if self._freezes_padding:
             w_ih = with_frozen_padding(weights[0], self._cell)
             x, weights = pad(x, (0, 1)), [w_ih, *weights[1:]]
-        padded = x.new_zeros(rows.total, x.shape[1])
-        if self._freezes_padding:
-            padded[:, -1] = 1
-        blocks = padded.index_copy_(0, rows.of(reverse), x).split(rows.sizes)
+        padded = _Spread.apply(x, rows.of(reverse), rows.total, self._freezes_padding)
+        blocks = padded.split(rows.sizes)
         parts = [state.split(rows.samples) for state in states]
         results = []
         for i, block in enumerate(blocks):
@@ -155,6 +153,26 @@ class _Rows:
             ends = self._before[self._lengths - 1] + self._sample
             self._last[reverse] = _moved(self._sample if reverse else ends, self._device)
         return self._last[reverse]
+
+
+class _Spread(torch.autograd.Function):
+    """Rows of a tensor (R, P) from data (N, P), other rows 0; their last column 1 if that freezes.
+
+    Unlike index_copy's, its gradient does not need the data, which may be changed in place.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, data: Tensor, rows: Tensor, total: int, freezes: bool) -> Tensor:
+        ctx.save_for_backward(rows)
+        padded = data.new_zeros(total, data.shape[1])
+        if freezes:
+            padded[:, -1] = 1
+        return padded.index_copy_(0, rows, data)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (rows,) = ctx.saved_tensors
+        return grad.index_select(0, rows), None, None, None
 
 
 class _Gather(torch.autograd.Function):

@@ -86,6 +86,8 @@ def unsupported_call(
         states: (h0,), (h0, c0), or () for zeros; whatever they are.
         weights: in the order of ``config.names``; whatever they are.
     """
+    if len(weights) != len(config.shapes):
+        return "weights of unusual shapes"
     mixed = _mixed_tensors(data, (*weights, *states))
     if mixed is not None:
         return mixed
