@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
@@ -44,8 +45,21 @@ class RecurrentChain(Chain):
     def __call__(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, Tensor] | None = None
     ) -> Any:
+        if torch.compiler.is_compiling():
+            if not torch._dynamo.config.allow_rnn:  # then this is a frame outside of the graph
+                torch._dynamo.skip_frame("torch.compile leaves recurrent layers out")
+            return self._call(input, hx, True)
+        if get_eval_frame_callback() is None:
+            return self._call(input, hx, False)
+        return self._call_beside_a_graph(input, hx)
+
+    @torch.compiler.disable
+    def _call_beside_a_graph(self, input: Any, hx: Any) -> Any:
+        """A call by a compiled model's own Python, which is not to be compiled in pieces."""
+        return self._call(input, hx, False)
+
+    def _call(self, input: Any, hx: Any, compiling: bool) -> Any:
         config = self.config
-        compiling = torch.compiler.is_compiling()
         if compiling:
             # Sizes may be symbols: the operator plans where they have values.
             plan, reason = None, support.unsupported_input(config, self.module, input)

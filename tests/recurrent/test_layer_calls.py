@@ -145,3 +145,24 @@ def test_compiled_without_a_break(cell):
     found, wanted = ({n: p.grad for n, p in m.named_parameters()} for m in (module, stock))
     assert_close(found, wanted)
     assert module.layer.forward.shape == (6, 3, 4)
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+@pytest.mark.parametrize("sees_layers", [True, False])
+def test_compiled_for_changing_sizes_it_compiles_once_or_twice(dynamic, sees_layers):
+    """With leave to see recurrent layers, or without, when the call is left out of the graph."""
+    _, module = pair("GRU")
+    model, graphs = Summed(module), []
+
+    def backend(graph, example_inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    with torch._dynamo.config.patch(allow_rnn=sees_layers, error_on_recompile=dynamic is True):
+        torch._dynamo.reset()
+        compiled = torch.compile(model, dynamic=dynamic, backend=backend)
+        for T in (5, 9, 12, 20, 33, 50):
+            for B in (2, 3, 4):
+                compiled(tensor(T, B, 3)).backward()
+    assert len(graphs) <= 3
+    assert module.forward.fallback_calls == 0 and module.forward.shape == (50, 4, 4)
