@@ -65,8 +65,8 @@ class BitstreamDataModule(SplitDataModule):
     Batches are ``(x, y)``: x (B, T, 1) float32 of zeros and ones, y (B,) int64. Each class gets
     ``num_samples // num_classes`` streams of a split, or one more. Train, validation and test
     streams come from independent random streams of the seed. The same settings give the same bits
-    on every machine; the order of the training samples follows torch's global generator, as with
-    any shuffled ``DataLoader`` (``seed_everything`` fixes it).
+    on every machine. The order of the training samples is a function of the epoch and of torch's
+    seed (``seed_everything``) when training begins; a run that is resumed within an epoch keeps it.
 
     ``prepare_data`` writes one cache file a split into ``data_dir``, whole or not at all. A file
     that is damaged or holds something else is named in a warning and made again.

@@ -60,12 +60,13 @@ def read_if_whole(read: Callable[[], memoryview], path: Path, stacklevel: int) -
     """What `read` returns; None if the file is not there or, with a warning, if it is damaged.
 
     Raises:
-        IsADirectoryError: a folder stands in its place.
+        IsADirectoryError: if a directory is there, which no file can replace.
     """
     if path.is_dir():
         raise IsADirectoryError(
             errno.EISDIR,
-            f"the cache file {path}: found a folder, wanted a file, or nothing; remove the folder",
+            f"{path} is a directory; wanted a cache file, or nothing, which is then made; remove "
+            "or rename the directory, or pass another folder for the cache",
         )
     try:
         return read()

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from .augmentation import CropAndFlip, RandomChange
+from .augmentation import CropAndFlip
 from .checks import check_bool, check_int
-from .resumable import EpochSampler
+from .epochs import ResumableLoader
 from .splits import Batch, SplitDataModule
 
 _PADDING = 4  # pixels
@@ -22,11 +22,15 @@ class ImageDataset(Dataset[Batch]):
     Args:
         x: (N, 3, 32, 32) float32.
         y: (N,) int64.
-        augment: makes other images of a batch's, given their indices too.
+        augment: makes other images of a batch's, given their numbers as well. Samples then go by
+            numbers through the epochs, ``epoch * N + index``.
     """
 
     def __init__(
-        self, x: Tensor, y: Tensor, augment: Callable[[Tensor, list[int]], Tensor] | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        augment: Callable[[Tensor, list[int]], Tensor] | None = None,
     ) -> None:
         self.x, self.y, self.augment = x, y, augment
 
@@ -40,8 +44,10 @@ class ImageDataset(Dataset[Batch]):
 
     def __getitems__(self, indices: list[int]) -> Batch:
         """Returns the images, (B, 3, 32, 32), and their labels, (B,)."""
-        x, y = self.x[indices], self.y[indices]
-        return (self.augment(x, indices) if self.augment else x), y
+        if self.augment is None:
+            return self.x[indices], self.y[indices]
+        within = [index % len(self) for index in indices]
+        return self.augment(self.x[within], indices), self.y[within]
 
 
 def check_settings(
@@ -86,17 +92,15 @@ class ImageDataModule(SplitDataModule):
         """All splits, and what a black pixel is in each colour, (3,)."""
         raise NotImplementedError
 
-    def train_dataloader(self) -> DataLoader[Batch]:
+    def train_dataloader(self) -> ResumableLoader:
         """Shuffled batches of the training split, the same ones after each call."""
-        loader = super().train_dataloader()
-        images, sampler = loader.dataset, loader.sampler
+        images = self._dataset("train")
         assert isinstance(images, ImageDataset)
-        if self.augment and isinstance(sampler, EpochSampler):
-            change = CropAndFlip(_PADDING, self.flip, self._black)
-            images.augment = RandomChange(change, self.seed, sampler.epoch_now)
-        return loader
+        if self.augment:
+            images.augment = CropAndFlip(_PADDING, self.flip, self._black, self.seed, len(images))
+        return self._shuffled(numbered=self.augment)
 
-    def _order_seed(self) -> int:
+    def _new_order_seed(self) -> int:
         return self.seed
 
     def _generator(self) -> torch.Generator:

@@ -86,8 +86,8 @@ class IRMASDataModule(SplitDataModule):
 
     Recordings, not excerpts, are dealt to train, validation and test, each instrument in the shares
     asked for: excerpts of one recording (the number before the last ``__`` in their names) are
-    in one split. The order of the training samples follows torch's global generator, as with
-    any shuffled ``DataLoader``.
+    in one split. The order of the training samples is a function of the epoch and of torch's seed
+    (``seed_everything``) when training begins; a run that is resumed within an epoch keeps it.
 
     Source: arXiv:1907.10134, section 4.2 (which has no validation or test split).
 

@@ -47,6 +47,10 @@ class RenderedIRMASDataModule(IRMASDataModule):
         **kwargs: Any,
     ) -> None:
         check_corpus(per_class, corpus_seed, synthesiser)
+        # Plain values, under these names, for save_hyperparameters, which reads them here too.
+        data_dir = check_folder("data_dir", data_dir)
+        if kwargs.get("cache_dir") is not None:
+            kwargs["cache_dir"] = check_folder("cache_dir", kwargs["cache_dir"])
         soundfont = None if soundfont is None else check_folder("soundfont", soundfont)
         super().__init__(data_dir, **kwargs)
         if self.download:

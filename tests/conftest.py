@@ -36,6 +36,7 @@ SLOW = (
     "csrc/test_emulation_jacobians.py",
     "csrc/test_emulation_recurrent.py",
     "datasets/test_render.py",
+    "datasets/test_resume_killed.py",
     "experiments/test_benchmark_recurrent.py",
     "experiments/test_bitstream_rnn.py",
     "experiments/test_irmas_gru.py",

@@ -37,15 +37,15 @@ def test_evaluation_keeps_the_order(tmp_path, split):
     assert np.array_equal(y, labels)
 
 
-def test_training_order_follows_torchs_generator(tmp_path):
+def test_training_order_follows_torchs_seed(tmp_path):
     data = make(tmp_path, steps=200)
     rows = {row.tobytes(): index for index, row in enumerate(whole(data, "train")[0])}
 
     def epoch(batches):
         return [rows[row.tobytes()] for x, _ in batches for row in x.squeeze(-1).bool().numpy()]
 
-    batches = data.train_dataloader()
     seed_everything(3)
+    batches = data.train_dataloader()
     first, second = epoch(batches), epoch(batches)
     assert sorted(first) == sorted(second) == list(range(60))
     assert first != second and first != sorted(first)

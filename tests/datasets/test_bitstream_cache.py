@@ -50,6 +50,18 @@ def test_format_version_is_part_of_the_name(tmp_path, monkeypatch):
     assert len(files(tmp_path)) == 6
 
 
+def test_a_directory_in_the_place_of_the_file_is_named(tmp_path):
+    make(tmp_path)
+    path = cache_file(tmp_path, "train")
+    path.unlink()
+    (path / "kept").mkdir(parents=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # none says that the file is made again
+        with pytest.raises(IsADirectoryError, match=f"{path.name} is a directory; wanted a cache"):
+            make(tmp_path)
+    assert (path / "kept").is_dir()
+
+
 def test_packed_file_takes_a_bit_a_bit(tmp_path):
     make(tmp_path, steps=1000, num_samples=100)
     size = cache_file(tmp_path, "train").stat().st_size

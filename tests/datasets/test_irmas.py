@@ -9,7 +9,7 @@ from lightning.pytorch import LightningModule, Trainer
 from support.irmas_corpus import INSTRUMENTS, write_corpus
 from support.irmas_data import make, whole, write_fake
 
-from bppsa_lightning.datasets import IRMASDataModule
+from bppsa_lightning.datasets import IRMASDataModule, RenderedIRMASDataModule
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -114,6 +114,12 @@ def test_signature():
     assert data.num_classes == 11 and data.instruments == INSTRUMENTS
     plain = IRMASDataModule(Path("a"), seed=np.int64(3), cache_dir=Path("b")).hparams
     assert [type(plain[n]) for n in ("data_dir", "seed", "cache_dir")] == [str, int, str]
+
+
+def test_settings_of_a_rendered_corpus_are_plain_values():
+    """A checkpoint that holds a Path does not load with weights_only."""
+    settings = RenderedIRMASDataModule(Path("a"), cache_dir=Path("b")).hparams
+    assert [type(settings[name]) for name in ("data_dir", "cache_dir")] == [str, str]
 
 
 def test_the_archives_folder_is_found(tmp_path, fake):
