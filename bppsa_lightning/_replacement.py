@@ -5,10 +5,6 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import nn
 
-# Where a replacement stands in a module's __dict__: for the forward that is called, or, where the
-# user's class has one of its own, for that which it calls by super().
-FORWARD, UNDER_SUPER = "forward", "_bppsa_forward"
-
 
 class NotAccelerated(NamedTuple):
     """A module that keeps PyTorch's own path, by its dotted name, and why in one line."""
@@ -18,10 +14,15 @@ class NotAccelerated(NamedTuple):
     reason: str
 
 
+FORWARD = "forward"
+SUPER_FORWARD = "_super_forward"
+
+
 class Replacement:
     """Replaces `forward` on the instance; class, parameters, hooks and state_dict are unchanged.
 
-    A deep copy or a pickle of the module has a replacement of its own.
+    Of a module whose class overrides forward, what `super().forward` finds may be replaced instead
+    (see `_overridden`). A deep copy or a pickle of the module has a replacement of its own.
 
     Attributes:
         name: dotted name of the module in the one given to `attach`.
@@ -30,6 +31,8 @@ class Replacement:
         fallback_calls: forwards that PyTorch computed, likewise.
         reason: why PyTorch computed the last forward; None if it was computed here.
         last_fallback: the last such reason there was, or None.
+        module_calls: of a module that overrides forward, its own calls; compiled ones are not
+            counted.
     """
 
     def __init__(self, name: str, module: nn.Module) -> None:
@@ -39,6 +42,7 @@ class Replacement:
         self.fallback_calls = 0
         self.reason: str | None = None
         self.last_fallback: str | None = None
+        self.module_calls = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{type(self).__name__} has no forward")
@@ -68,11 +72,14 @@ Kind = TypeVar("Kind", bound=Replacement)
 
 
 def replacement_of(module: nn.Module, kind: type[Kind]) -> Kind | None:
-    """The replacement of a module's forward, if it is attached, and of a kind."""
-    for place in (FORWARD, UNDER_SUPER):
-        replacement = module.__dict__.get(place)
-        if isinstance(replacement, kind):
-            return replacement
+    """The replacement of a module's forward, or of what its `super().forward` finds, of a kind.
+
+    None if there is none: this is the one place that knows where they are.
+    """
+    for place in (FORWARD, SUPER_FORWARD):
+        found = module.__dict__.get(place)
+        if isinstance(found, kind):
+            return found
     return None
 
 

@@ -18,7 +18,9 @@ def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> li
 
     Works on any `nn.Module`, with or without Lightning. Parameter names, the state_dict, hooks,
     device placement and (beyond rounding) the results of forward stay as they are. Attaching
-    twice is attaching once, with the newer algorithm.
+    twice is attaching once, with the newer algorithm. Of a subclass of nn.RNN, nn.GRU or nn.LSTM
+    that overrides forward, the calls of ``super().forward`` are what is accelerated; while it is
+    attached, its class is a subclass of its own one with the same name.
 
     Args:
         module: searched with all its submodules.

@@ -43,6 +43,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "reference": "the maths in plain torch",
         "_library": "loads the compiled code",
         "_replacement": "swaps a module's forward",
+        "_overridden": "and that of super()",
         "_context": "compiling? tracing? hooked?",
         "_cells": "names, gates, states",
     },

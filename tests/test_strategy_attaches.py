@@ -201,15 +201,13 @@ class NoChain(Classifier):
         (
             NoChain,
             "BPPSA accelerates no layer of this model (it supports nn.RNN, nn.GRU, nn.LSTM and "
-            "pruned Conv2d and Linear layers). Not accelerated: rnn (overrides forward, and "
-            "never calls super().forward)",
+            "pruned Conv2d and Linear layers). Not accelerated: rnn (overrides forward)",
         ),
         (Classifier, "BPPSA accelerates 1 of 1 recurrent layers: rnn (RNN-tanh)"),
         (
             Stacked,
             "BPPSA accelerates 2 of 3 recurrent layers: rnn (RNN-tanh), top (RNN-tanh). Not "
-            "accelerated: gru (overrides forward, and never calls super().forward). Details: "
-            "bl.explain(model)",
+            "accelerated: gru (overrides forward). Details: bl.explain(model)",
         ),
     ],
 )

@@ -3,40 +3,32 @@
 I input, H hidden, P state that is shown (H, or an LSTM's projection), G gates.
 """
 
-from operator import itemgetter
-from typing import Any
-
 from torch import nn
 
 from bppsa_lightning._cells import CELLS
-
-STOCK = (nn.RNN, nn.GRU, nn.LSTM)
 
 
 class RecurrentConfig:
     """The sizes of an `nn.RNN`, `nn.GRU` or `nn.LSTM`.
 
     Attributes:
-        cell: its record. stock: PyTorch's class.
+        cell: its record.
         input_size: I. hidden_size: H. output_size: P.
         layers: their number. directions: 1 or 2.
         bias: whether there are biases. projected: whether there is a projection.
         names: of the weights, in the order of layers, then directions, then w_ih, w_hh, b_ih,
             b_hh, w_hr.
-        weights_of: takes them out of a dict by these names.
         shapes: of the weights, in the same order.
         state_sizes: of each state: (P,), or (P, H) for an LSTM's h and c.
     """
 
     def __init__(self, module: nn.RNNBase) -> None:
         self.cell = cell = CELLS[module.mode.lower()]
-        self.stock: Any = next(stock for stock in STOCK if isinstance(module, stock))
         self.input_size, self.hidden_size = module.input_size, module.hidden_size
         self.output_size = P = module.proj_size or module.hidden_size
         self.layers, self.directions = module.num_layers, 2 if module.bidirectional else 1
         self.bias, self.projected = bool(module.bias), bool(module.proj_size)
         self.names = tuple(module._flat_weights_names)
-        self.weights_of = itemgetter(*self.names)
         self.state_sizes = (P, self.hidden_size) if cell.has_c else (P,)
         rows = cell.gates * self.hidden_size
         self.shapes: list[tuple[int, ...]] = []

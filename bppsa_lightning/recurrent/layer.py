@@ -6,7 +6,6 @@ times directions, N numbers of steps of all samples of a `PackedSequence`.
 
 from collections.abc import Sequence
 from functools import partial
-from operator import is_
 from typing import Any
 
 import torch
@@ -15,10 +14,10 @@ from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
-from bppsa_lightning import ops, planner
+from bppsa_lightning import _overridden, ops, planner
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.planner import machine
-from bppsa_lightning.recurrent import precision, support
+from bppsa_lightning.recurrent import precision, scripting, support
 from bppsa_lightning.recurrent.config import RecurrentConfig
 from bppsa_lightning.recurrent.packed import PackedScan, Scan, Tensors, padded_steps
 
@@ -28,13 +27,17 @@ class RecurrentChain(Chain):
 
     Each direction of each layer is a scan of its own. What a single call brings that cannot be
     scanned (arguments that PyTorch refuses, a device without kernels), or that PyTorch computes
-    faster, goes to PyTorch's own forward, and `explain` says why.
+    faster, goes to PyTorch's own forward, and `explain` says why. Of a class that overrides
+    forward, it is the calls of `super().forward` that come here.
     """
 
     module: nn.RNNBase
 
     def __init__(self, name: str, module: nn.RNNBase, algorithm: str = "auto") -> None:
         super().__init__(name, module, algorithm)
+        base = support.torch_class(module)
+        assert base is not None
+        self._base = base
         self.config = RecurrentConfig(module)
         self.cell = self.config.cell.label
         self.stack = self.config.stack
@@ -69,19 +72,46 @@ class RecurrentChain(Chain):
         else:
             plan, reason = self._decide(input)
         if reason is None:
-            weights, states = self._weights(compiling), self._states(hx)
+            weights, states = self._weights(), self._states(hx)
             T, B = self._steps_and_batch(input)
             data: Tensor = input.data if isinstance(input, PackedSequence) else input
             batch = (B,) if input is not data or data.dim() == 3 else ()
             reason = support.unsupported_call(config, data, batch, states, weights)
         self.record_call(reason)
         if reason is not None:
-            return config.stock.forward(self.module, input, hx)
+            return self._base.forward(self.module, input, hx)
         self._plan, self.device = plan, weights[0].device
         self.shape = T, B, config.hidden_size
         if isinstance(input, PackedSequence):
             return self._packed(input, states, weights, plan)
         return self._dense(input, states, weights, plan)
+
+    @property
+    def _is_overridden(self) -> bool:
+        return type(self.module).forward is not self._base.forward
+
+    def attach(self) -> None:
+        if self._is_overridden:
+            _overridden.attach(self, self._base)
+        else:
+            super().attach()
+            scripting.prepare(self)
+
+    def detach(self) -> None:
+        super().detach()
+        scripting.forget(self)
+        _overridden.detach(self)
+
+    def details(self) -> list[str]:
+        if not self._is_overridden:
+            return []
+        found = self.calls + self.fallback_calls
+        text = f"overrides forward: {_overridden.place_of(type(self.module))}; "
+        if found or not self.module_calls:
+            return [text + "what is accelerated is its calls of super().forward"]
+        called = f"called {self.module_calls} time{'s' * (self.module_calls != 1)}"
+        parent = f"never called super().forward (nn.{self._base.__name__}.forward by name is not"
+        return [f"{text}0 calls accelerated: the layer was {called}, and {parent} seen)"]
 
     def _decide(self, input: Any) -> tuple[planner.Plan | None, str | None]:
         """The plan of a call with an input, or why it is PyTorch's.
@@ -114,24 +144,18 @@ class RecurrentChain(Chain):
             return planner.plan(self._request_of(T, B, self.device))
         return self._plan
 
-    def _weights(self, compiling: bool) -> Sequence[Any]:
+    def _weights(self) -> Sequence[Any]:
         """The weights that PyTorch would use: `_flat_weights`, once they are up to date.
 
-        functional_call, parametrizations and FSDP swap the parameters, weight dropout the list.
+        functional_call, parametrizations and FSDP swap the parameters, weight dropout either.
         """
         module = self.module
         parameters, flat = module._parameters, module._flat_weights
-        try:
-            if compiling:
-                return [parameters[name] for name in self.config.names]
-            weights: Sequence[Any] = self.config.weights_of(parameters)
-        except KeyError:
-            pass
-        else:
-            if len(flat) == len(weights) and all(map(is_, weights, flat)):
-                return weights
-        module._update_flat_weights()
-        return module._flat_weights
+        for name, weight in zip(self.config.names, flat, strict=False):
+            if parameters.get(name) is not weight:
+                module._update_flat_weights()
+                return module._flat_weights
+        return flat
 
     def _states(self, hx: Any) -> tuple[Any, ...]:
         """(h0,), (h0, c0), () for zeros, or (None,) for what is none of these."""

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from bppsa_lightning import planner
-from bppsa_lightning._context import OVERRIDES_FORWARD, overrides_forward, unsupported_transform
+from bppsa_lightning import _overridden, planner
+from bppsa_lightning._context import OVERRIDES_FORWARD, unsupported_transform
 from bppsa_lightning._library import missing_recurrent_kernels
-from bppsa_lightning.recurrent.config import STOCK, RecurrentConfig
+from bppsa_lightning.recurrent.config import RecurrentConfig
 
 _CAST = (torch.float32, torch.bfloat16, torch.float16)  # by autocast
 _DTYPES = (*_CAST, torch.float64)
+_MODULES = (nn.RNN, nn.GRU, nn.LSTM)
+_ATTRIBUTES = (*nn.RNNBase.__constants__, "_flat_weights_names", "_flat_weights")
 
 
 def is_candidate(module: nn.Module) -> bool:
@@ -25,18 +27,24 @@ def is_candidate(module: nn.Module) -> bool:
 
 
 def unsupported_module(module: nn.Module) -> str | None:
-    """Why a module cannot be attached as a recurrent chain; None if it can.
-
-    One that overrides `forward` may be yet, inside of it.
-    """
+    """Why a module cannot be attached as a recurrent chain; None if it can."""
     kind = type(module).__name__
     if isinstance(module, nn.RNNCellBase):
-        layer = next((m for m in STOCK if kind.startswith(m.__name__)), nn.RNN)
+        layer = next((m for m in _MODULES if kind.startswith(m.__name__)), nn.RNN)
         return f"{kind} runs one step at a time; use nn.{layer.__name__} over the whole sequence"
-    for known in STOCK:
-        if isinstance(module, known):
-            return OVERRIDES_FORWARD if overrides_forward(module, known) else None
-    return f"{kind}: no cell for it"
+    base = torch_class(module)
+    if base is None:
+        return f"{kind}: no cell for it"
+    if "forward" in module.__dict__:
+        return OVERRIDES_FORWARD
+    if not all(hasattr(module, name) for name in _ATTRIBUTES):
+        return f"{kind} lacks attributes that nn.{base.__name__} sets"
+    return _overridden.unsupported(type(module), base)
+
+
+def torch_class(module: nn.Module) -> type[nn.RNNBase] | None:
+    """nn.RNN, nn.GRU or nn.LSTM, whichever a module is a kind of; None if it is none."""
+    return next((known for known in _MODULES if isinstance(module, known)), None)
 
 
 def unsupported_input(config: RecurrentConfig, module: nn.RNNBase, input: Any) -> str | None:

@@ -212,3 +212,34 @@ def test_traced(cell):
         assert_close({"output": traced(tensor(steps, B, I))}, {"output": output})
     model(tensor(T, B, I))
     assert chain.reason is None and copy.deepcopy(model).layer is not layer
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("algorithm", ["auto", "linear", "chunked", "blelloch"])
+@pytest.mark.parametrize("where", ["input", "gradient"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_an_infinite_number_leaves_the_same_results_finite(cell, where, algorithm, dtype):
+    """Which of the others are infinite, and which NaN, may differ: docs/numerics.md."""
+    kind, settings = CELLS[cell]
+    for seed in range(5):
+        torch.manual_seed(seed)
+        stock = kind(I, H, **settings).to(dtype)
+        module, finite = scanned(stock, algorithm), []
+        for layer in (stock, module):
+            x = tensor(9, B, I, seed=seed).to(dtype)
+            if where == "input":
+                x[seed, 0, 1] = torch.inf
+            first = [state.to(dtype) for state in flat(states_of(layer, B))]
+            output, _ = layer(x.requires_grad_(), first[0] if len(first) == 1 else tuple(first))
+            grad = tensor(*output.shape, seed=seed).to(dtype)
+            if where == "gradient":
+                grad[seed + 1, 0, 0] = -torch.inf
+            output.backward(grad)
+            results = {
+                "output": output,
+                "x": x.grad,
+                **{n: p.grad for n, p in layer.named_parameters()},
+            }
+            finite.append({name: value.isfinite() for name, value in results.items()})
+        for name, wanted in finite[0].items():
+            assert torch.equal(finite[1][name], wanted), f"{name}, seed {seed}"

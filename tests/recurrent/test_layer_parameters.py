@@ -31,6 +31,9 @@ import bppsa_lightning as bl
 
 pytestmark = pytest.mark.usefixtures("accelerate_everything")
 
+# By attach: what runs, and what torch.jit.script asks for.
+ADDED = {"forward", "__prepare_scriptable__"}
+
 
 def test_nothing_of_a_model_changes_but_the_instance_forward():
     stock, scanned = model_twins()
@@ -40,7 +43,7 @@ def test_nothing_of_a_model_changes_but_the_instance_forward():
     assert [n for n, _ in scanned.named_modules()] == [n for n, _ in stock.named_modules()]
     assert repr(scanned) == repr(stock)
     assert type(scanned.rnn) is nn.RNN
-    assert scanned.rnn.__dict__.keys() - stock.rnn.__dict__.keys() == {"forward"}
+    assert scanned.rnn.__dict__.keys() - stock.rnn.__dict__.keys() == ADDED
 
 
 def test_state_dicts_load_in_both_directions():
@@ -273,20 +276,3 @@ def test_a_weight_changed_between_forward_and_backward(name):
 
     wanted, found = (outcome(lambda rnn=rnn: run(rnn)) for rnn in twins())
     assert_same_outcome(found, wanted, tolerance=EXACT)
-
-
-def test_a_list_that_replaces_flat_weights_counts_as_it_does_in_pytorch():
-    """As older weight-drop layers do it: what PyTorch's forward reads is another list."""
-    stock, scanned = twins()
-    for rnn in (stock, scanned):
-        halved = [weight.detach() * 0.5 for weight in rnn._flat_weights]
-        rnn._flat_weights = [weight.requires_grad_() for weight in halved]
-    x = tensor(T, B, I)
-    found, wanted = scanned(x)[0], stock(x)[0]
-    assert torch.allclose(found, wanted, rtol=0, atol=EXACT)
-    assert_scanned(scanned)
-    for rnn, output in ((stock, wanted), (scanned, found)):
-        output.square().sum().backward()
-        assert rnn.weight_hh_l0.grad is None
-    for one, other in zip(scanned._flat_weights, stock._flat_weights, strict=True):
-        assert torch.allclose(one.grad, other.grad, rtol=EXACT, atol=EXACT)

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bppsa_lightning as bl
+from bppsa_lightning._replacement import replacement_of
 from support.cases import relative_error
 
 T, B, H, I = 12, 4, 6, 3  # noqa: E741
@@ -48,7 +49,7 @@ def weights(module):
 
 def is_attached(module):
     """Whether a recurrent module is in scan mode."""
-    return isinstance(module.__dict__.get("forward"), bl.Chain)
+    return replacement_of(module, bl.Chain) is not None
 
 
 class Classifier(pl.LightningModule):
