@@ -1,0 +1,76 @@
+"""bl.Attach: scanned in fit, under whatever strategy, and only there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support.helpers import Classifier, data, fit, is_attached, stock_training, trainer
+from support.strategy_models import STOCK, assert_same_training
+
+import bppsa_lightning as bl
+
+SCRIPT = Path(__file__).parents[1] / "support" / "sharded_training.py"
+
+
+class Attachment(Classifier):
+    """Notes whether the chain is attached."""
+
+    def training_step(self, batch, batch_idx):
+        assert is_attached(self.rnn)
+        return super().training_step(batch, batch_idx)
+
+    def test_step(self, batch, batch_idx):
+        assert not is_attached(self.rnn)
+
+
+def test_the_training_is_that_of_the_strategy_alone():
+    attach = bl.Attach("chunked")
+    model = fit(STOCK, Attachment, precision="64-true", callbacks=[attach], max_epochs=2)
+    assert_same_training(stock_training(precision="64-true", max_epochs=2), model)
+    assert not is_attached(model.rnn) and attach.chains == []
+    assert "chunked" in attach.explanation and "1 of 1 recurrent" in attach.explanation
+    trainer(STOCK, callbacks=[attach]).test(model, data(), verbose=False)
+
+
+def test_what_was_attached_before_stays():
+    torch.manual_seed(0)
+    model = Classifier()
+    [chain] = bl.attach(model, "linear")
+    trainer("bppsa", callbacks=[bl.Attach("chunked")]).fit(model, data())
+    assert chain.algorithm == "linear" and model.rnn.forward is chain
+
+
+def test_an_exception_detaches():
+    class Fails(Attachment):
+        def on_train_batch_end(self, *args):
+            raise RuntimeError("stop here")
+
+    model, attach = Fails(), bl.Attach()
+    with pytest.raises(RuntimeError, match="stop here"):
+        trainer(STOCK, callbacks=[attach]).fit(model, data())
+    assert not is_attached(model.rnn) and attach.chains == []
+
+
+def test_an_unknown_algorithm_is_refused_at_once():
+    with pytest.raises(ValueError, match="algorithm: found 'fast', wanted one of auto"):
+        bl.Attach("fast")
+
+
+@pytest.mark.slow
+def test_beside_sharded_parameters_of_two_processes(tmp_path):
+    names = ("MASTER_PORT", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    run = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path)],
+        env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-4000:]
+    for rank in (0, 1):
+        left = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        assert left["sharded"] == "FSDPGRU" and len(left["losses"]) == 8
+        assert left["losses"] == pytest.approx(left["stock"], rel=1e-5)
+        assert left["calls"] == [(8, 0)] and not left["attached"]
+        assert "1 of 1 recurrent layers accelerated" in left["explanation"]
