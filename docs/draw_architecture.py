@@ -29,6 +29,8 @@ PACKAGE = "bppsa_lightning"
 PURPOSES: Mapping[str, Mapping[str, str]] = {
     PACKAGE: {
         "strategy": 'Trainer(strategy="bppsa")',
+        "fabric": 'Fabric(strategy="bppsa")',
+        "registries": "their names, once there are registries",
         "callbacks": "timing, logging, pruning",
         "attach": "attach(), detach()",
         "explain": "what runs how, and why",
@@ -44,6 +46,9 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "_library": "loads the compiled code",
         "_replacement": "swaps a module's forward",
         "_overridden": "and that of super()",
+        "_trees": "lightning and pytorch_lightning",
+        "_one_or_several": "one device or DDP",
+        "_rank_zero": "one process says it",
         "_context": "compiling? tracing? hooked?",
         "_cells": "names, gates, states",
     },

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.third_party
 def test_losses_are_those_of_the_default(package, model):
     row = compare(package, model, pairs=1)
     assert row["steps"] >= 20 and row["difference"] <= TOLERANCE, row
-    assert "1 of 1 recurrent layers accelerated" in row["explanation"]
+    assert "1 of 1 recurrent layers accelerated" in row["accelerated"]
 
 
 def test_attach_under_ray_train_on_two_workers():
