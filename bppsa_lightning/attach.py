@@ -71,6 +71,7 @@ def attach_chains(
         else:
             chain.detach()
     new: list[Replacement] = [chain for chain in attached if chain not in already]
+    new += recurrent.watch_cells(module)
     return attached, new + pruned.attach_layers(module, inside_of_stacks(attached))
 
 

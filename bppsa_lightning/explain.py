@@ -152,6 +152,7 @@ def not_accelerated(module: nn.Module) -> list[NotAccelerated]:
         reason = None
         if recurrent.is_candidate(child):
             reason = recurrent.unsupported(child) or "not attached"
+            reason = "; ".join(filter(None, (reason, recurrent.cost_of_loop(child))))
         elif depth.is_candidate(child) and child not in inside:
             inside |= set(child.modules())
             reason = _stack_reason(name, child)

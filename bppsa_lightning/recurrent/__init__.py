@@ -1,5 +1,7 @@
 """Chains over time: `nn.RNN`, `nn.GRU` and `nn.LSTM`."""
 
+from bppsa_lightning.recurrent.cell_loops import cost as cost_of_loop
+from bppsa_lightning.recurrent.cell_loops import watch as watch_cells
 from bppsa_lightning.recurrent.layer import RecurrentChain
 from bppsa_lightning.recurrent.layer import RecurrentChain as replace
 from bppsa_lightning.recurrent.support import is_candidate
