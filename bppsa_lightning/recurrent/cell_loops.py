@@ -12,14 +12,17 @@ from torch import Tensor, nn
 
 from bppsa_lightning import planner
 from bppsa_lightning._context import is_tracing
-from bppsa_lightning._replacement import Replacement, replacement_of
+from bppsa_lightning._replacement import SUPER_FORWARD, Replacement, replacement_of
 from bppsa_lightning.recurrent import scripting
+
+_ENOUGH = 3
 
 
 class CellLoop(Replacement):
     """Stands before a cell's own forward, and counts the calls that follow one another.
 
-    A loop begins with a call whose state is new: none, or one that no gradient goes through.
+    A loop begins with a call whose state is new: none, or one that no gradient goes through. After
+    three loops that is known, and it steps aside: the cell runs as if it were not there.
 
     Attributes:
         steps: calls of the last loop, under grad mode. seconds: of its forwards, on the CPU.
@@ -28,6 +31,7 @@ class CellLoop(Replacement):
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module)
+        self.loops = 0
         self.steps = 0
         self.seconds = 0.0
         self.shape: tuple[int, int] = 1, module.hidden_size  # type: ignore[assignment]
@@ -45,6 +49,9 @@ class CellLoop(Replacement):
     def _count(self, state: Any, result: Any, seconds: float) -> None:
         state = state[0] if isinstance(state, tuple | list) and state else state
         if not isinstance(state, Tensor) or state.grad_fn is None:
+            self.loops += self.steps > 1
+            if self.loops == _ENOUGH:
+                return self._step_aside()
             self.steps, self.seconds = 0, 0.0
         self.steps += 1
         self.seconds += seconds
@@ -59,7 +66,14 @@ class CellLoop(Replacement):
 
     def detach(self) -> None:
         super().detach()
+        if self.module.__dict__.get(SUPER_FORWARD) is self:
+            del self.module.__dict__[SUPER_FORWARD]
         scripting.forget(self)
+
+    def _step_aside(self) -> None:
+        """To where it is found, and does nothing."""
+        self.detach()
+        self.module.__dict__[SUPER_FORWARD] = self
 
     def cost(self) -> str:
         """The last loop in words; empty if there was none of several calls."""

@@ -63,6 +63,19 @@ def test_a_loop_is_pytorchs_and_explained(kind, masked):
     assert "forward" not in model.cell.__dict__ and "loop" not in line_of(model)
 
 
+def test_after_three_loops_it_is_known_and_nothing_stands_before_the_cell():
+    model, x = Loop(nn.GRUCell(3, 5)), torch.randn(6, 2, 3)
+    bl.attach(model)
+    for _ in range(3):
+        run(model, x)
+        assert "forward" in model.cell.__dict__
+    run(model, x)
+    assert "forward" not in model.cell.__dict__ and "its last loop: 6 calls" in line_of(model)
+    assert "its last loop: 6 calls" in line_of(copy.deepcopy(model))
+    bl.detach(model)
+    assert model.cell.__dict__.keys() == nn.GRUCell(3, 5).__dict__.keys()
+
+
 class Own(nn.RNNCellBase):
     """A cell of a user's."""
 
