@@ -77,8 +77,8 @@ def test_the_simple_profiler_sees_the_backward():
     assert len(scanned.recorded_durations["[Strategy]BPPSAStrategy.backward"]) == 4
 
 
-def test_the_scan_has_a_readable_name_in_torchs_profiler():
-    profiler = PyTorchProfiler(schedule=None, record_module_names=False)
+def test_the_scan_has_a_readable_name_in_torchs_profiler(tmp_path):
+    profiler = PyTorchProfiler(tmp_path, "trace", schedule=None, record_module_names=False)
     fit("bppsa", profiler=profiler)
     names = {event.name for event in profiler.function_events}
     assert {"bppsa::recurrent", "bppsa::recurrent_backward"} <= names
