@@ -29,7 +29,7 @@ def _arguments(y: Windows, x: Windows) -> tuple[Any, ...]:
 def _pattern(channels: int, H: int, W: int, y: Windows, x: Windows) -> Pattern:
     *windows, rows, columns = _arguments(y, x)
     crow, col = operators.window_pattern(*windows, channels, rows, columns)
-    return Pattern(crow, col, (channels * H * W, channels * y.output * x.output))
+    return Pattern.trusted(crow, col, (channels * H * W, channels * y.output * x.output))
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,8 +21,9 @@ _ENOUGH = 3
 class CellLoop(Replacement):
     """Stands before a cell's own forward, and counts the calls that follow one another.
 
-    A loop begins with a call whose state is new: none, or one that no gradient goes through. After
-    three loops that is known, and it steps aside: the cell runs as if it were not there.
+    A loop begins with a call whose state is new (none, or one that no gradient goes through), and
+    with the first call after a backward through the last one. After three loops that is known, and
+    it steps aside: the cell runs as if it were not there.
 
     Attributes:
         steps: calls of the last loop, under grad mode. seconds: of its forwards, on the CPU.
@@ -32,6 +33,7 @@ class CellLoop(Replacement):
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module)
         self.loops = 0
+        self._ended = True
         self.steps = 0
         self.seconds = 0.0
         self.shape: tuple[int, int] = 1, module.hidden_size  # type: ignore[assignment]
@@ -48,17 +50,23 @@ class CellLoop(Replacement):
 
     def _count(self, state: Any, result: Any, seconds: float) -> None:
         state = state[0] if isinstance(state, tuple | list) and state else state
-        if not isinstance(state, Tensor) or state.grad_fn is None:
+        result = result[0] if isinstance(result, tuple) and result else result
+        if self._ended or not isinstance(state, Tensor) or state.grad_fn is None:
             self.loops += self.steps > 1
             if self.loops == _ENOUGH:
                 return self._step_aside()
-            self.steps, self.seconds = 0, 0.0
+            self.steps, self.seconds, self._ended = 0, 0.0, False
+            if isinstance(result, Tensor) and result.requires_grad:
+                result.register_hook(self._end)
         self.steps += 1
         self.seconds += seconds
-        result = result[0] if isinstance(result, tuple) and result else result
         if isinstance(result, Tensor):
             self.device = result.device
             self.shape = (result.shape[0] if result.dim() > 1 else 1), result.shape[-1]
+
+    def _end(self, _: Tensor) -> None:
+        """The backward has come through the first call."""
+        self._ended = True
 
     def attach(self) -> None:
         super().attach()

@@ -16,12 +16,16 @@ CELLS = {"RNNCell": nn.RNNCell, "GRUCell": nn.GRUCell, "LSTMCell": nn.LSTMCell}
 class Loop(nn.Module):
     """A loop over a cell; where a mask is false, the state begins anew."""
 
-    def __init__(self, cell, masked=False):
+    def __init__(self, cell, masked=False, learned=False):
         super().__init__()
         self.cell, self.masked = cell, masked
+        self.first = nn.Parameter(torch.randn(1, 5)) if learned else None
 
     def forward(self, x):
         state, outputs = None, []
+        if self.first is not None:
+            state = self.first.expand(x.shape[1], -1)
+            state = (state, state) if isinstance(self.cell, nn.LSTMCell) else state
         for t, step in enumerate(x):
             state = self.cell(step, state)
             if self.masked:
@@ -44,10 +48,10 @@ def run(model, x):
     return {"output": output.detach()} | {n: p.grad for n, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("masked", "learned"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("kind", CELLS)
-def test_a_loop_is_pytorchs_and_explained(kind, masked):
-    model = Loop(CELLS[kind](3, 5), masked)
+def test_a_loop_is_pytorchs_and_explained(kind, masked, learned):
+    model = Loop(CELLS[kind](3, 5), masked, learned)
     stock, x = copy.deepcopy(model), torch.randn(20, 4, 3)
     assert bl.attach(model) == []
     assert "loop" not in line_of(model)
@@ -63,8 +67,9 @@ def test_a_loop_is_pytorchs_and_explained(kind, masked):
     assert "forward" not in model.cell.__dict__ and "loop" not in line_of(model)
 
 
-def test_after_three_loops_it_is_known_and_nothing_stands_before_the_cell():
-    model, x = Loop(nn.GRUCell(3, 5)), torch.randn(6, 2, 3)
+@pytest.mark.parametrize("learned", [False, True])
+def test_after_three_loops_it_is_known_and_nothing_stands_before_the_cell(learned):
+    model, x = Loop(nn.GRUCell(3, 5), learned=learned), torch.randn(6, 2, 3)
     bl.attach(model)
     for _ in range(3):
         run(model, x)
