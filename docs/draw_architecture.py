@@ -30,7 +30,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
     PACKAGE: {
         "strategy": 'Trainer(strategy="bppsa")',
         "fabric": 'Fabric(strategy="bppsa")',
-        "registries": "their names, once there are registries",
+        "registries": "names in Lightning",
         "callbacks": "timing, logging, pruning",
         "attach": "attach(), detach()",
         "explain": "what runs how, and why",
@@ -46,7 +46,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "_library": "loads the compiled code",
         "_replacement": "swaps a module's forward",
         "_overridden": "and that of super()",
-        "_trees": "lightning and pytorch_lightning",
+        "_trees": "both Lightning packages",
         "_one_or_several": "one device or DDP",
         "_rank_zero": "one process says it",
         "_context": "compiling? tracing? hooked?",
