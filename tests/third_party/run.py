@@ -42,7 +42,9 @@ def python_of(package: str) -> Path:
     if not done.exists():
         venv.create(folder, with_pip=True, clear=True)
         [packages] = folder.glob("lib/python*/site-packages")
-        (packages / "base.pth").write_text("\n".join(site.getsitepackages()))
+        # As a site folder: the hook of an editable install in there has to run, too.
+        lines = (f"import site; site.addsitedir({path!r})" for path in site.getsitepackages())
+        (packages / "base.pth").write_text("\n".join(lines) + "\n")
         requirements = HERE / "requirements" / f"{package}.txt"
         subprocess.run(
             [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
