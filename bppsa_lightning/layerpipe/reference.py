@@ -156,4 +156,4 @@ def _gradient(
             g = next(grads)
         for (_, parameter), grad in zip(layer.named_parameters(), grads, strict=True):
             parameter.grad = grad if parameter.requires_grad else None
-    return float(value)
+    return value.item()
