@@ -19,6 +19,7 @@ from bppsa_lightning.callbacks import pruning as _pruning
 from bppsa_lightning.callbacks import step_timer as _step_timer
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.explain import explain
+from bppsa_lightning.layerpipe import strategy as _layerpipe
 from bppsa_lightning.planner import Plan
 from bppsa_lightning.registries import register_strategies as _register_strategies
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from bppsa_lightning.callbacks.chain_monitor import ChainMonitor
     from bppsa_lightning.callbacks.pruning import SparseJacobianPruning
     from bppsa_lightning.callbacks.step_timer import StepTimer
+    from bppsa_lightning.layerpipe.strategy import LayerPipeStrategy
     from bppsa_lightning.strategy import BPPSADDPStrategy, BPPSAStrategy
 
 __version__ = _version("bppsa-lightning")
@@ -37,6 +39,7 @@ __all__ = [
     "BPPSAStrategy",
     "Chain",
     "ChainMonitor",
+    "LayerPipeStrategy",
     "Plan",
     "SparseJacobianPruning",
     "StepTimer",
@@ -55,6 +58,7 @@ _OF_LIGHTNING: dict[str, _Any] = {
     "BPPSADDPStrategy": _strategy,
     "BPPSAStrategy": _strategy,
     "ChainMonitor": _chain_monitor,
+    "LayerPipeStrategy": _layerpipe,
     "SparseJacobianPruning": _pruning,
     "StepTimer": _step_timer,
 }

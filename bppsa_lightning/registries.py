@@ -13,6 +13,7 @@ from typing import Any
 
 from bppsa_lightning import fabric, strategy
 from bppsa_lightning._trees import TREES, Tree, in_trees
+from bppsa_lightning.layerpipe import strategy as layerpipe
 
 
 class _AfterImport(MetaPathFinder):
@@ -64,8 +65,11 @@ def after_import(then: Mapping[str, Callable[[ModuleType], None]]) -> None:
         sys.meta_path.insert(0, _AfterImport(waiting))
 
 
+START_METHODS = (("", "popen"), ("_spawn", "spawn"), ("_fork", "fork"), ("_notebook", "fork"))
+
+
 def register_strategies() -> None:
-    """Registers "bppsa", and "bppsa_ddp" in its forms, with the Trainers and with Fabric."""
+    """Registers "bppsa", "bppsa_ddp" and "layerpipe" in their forms, with Trainers and with Fabric."""
     then = {}
     for tree in TREES:
         for package, ours in ((tree.pytorch, strategy), (tree.fabric, fabric)):
@@ -81,9 +85,16 @@ def _register(tree: Tree, one: Any, several: Any, strategies: ModuleType) -> Non
     one, several = (in_trees(cls, (tree,)) for cls in (one, several))
     about = "Back-propagation by parallel scan"
     registry.register("bppsa", one, description=about, override=True)
-    for suffix, start_method in (
-        ("", "popen"), ("_spawn", "spawn"), ("_fork", "fork"), ("_notebook", "fork"),
-    ):  # fmt: skip
+    for suffix, start_method in START_METHODS:
+        if trainers:
+            registry.register(
+                f"layerpipe{suffix}",
+                in_trees(layerpipe.LayerPipeStrategy, (tree,)),
+                description="LayerPipe: a pipeline of layers, a process for each device, "
+                f"`start_method` '{start_method}'",
+                override=True,
+                start_method=start_method,
+            )
         for unused in (None, False, True):
             more = {} if unused is None else {"find_unused_parameters": unused}
             name = "".join(f"_{key}_{value}".lower() for key, value in more.items())

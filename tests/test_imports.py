@@ -12,7 +12,7 @@ PACKAGE = Path(bppsa_lightning.__file__).parent
 LEVELS = (
     ("__init__",),
     ("registries",),
-    ("strategy", "fabric", "callbacks"),
+    ("strategy", "fabric", "callbacks", "layerpipe"),
     ("explain", "calibration"),
     ("attach",),
     ("recurrent", "depth", "pruned"),

@@ -139,10 +139,10 @@ def _gradient(
     for layer, weights, others in zip(layers, forward, backward, strict=True):
         x = x.detach().requires_grad_(x.is_floating_point())
         leaves = {n: w.detach().requires_grad_() for n, w in weights.items()}
-        y = functional_call(layer, leaves, (x,))
+        y = functional_call(layer, leaves, (x.clone(),))
         if others is not weights:
             leaves = {n: w.detach().requires_grad_() for n, w in others.items()}
-            pieces.append((layer, x, leaves, functional_call(layer, leaves, (x,))))
+            pieces.append((layer, x, leaves, functional_call(layer, leaves, (x.clone(),))))
         else:
             pieces.append((layer, x, leaves, y))
         x = y

@@ -1,0 +1,94 @@
+"""The chain of layers in a model, and whether it can be divided."""
+
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from bppsa_lightning.layerpipe.delays import spans
+
+
+def find_chain(model: nn.Module, name: str | None = None) -> tuple[str, nn.Sequential]:
+    """The `nn.Sequential` that is divided, and its dotted name in the model.
+
+    Args:
+        model: the user's module.
+        name: which; by default the only one that lies in no other.
+
+    Raises:
+        ValueError: there is none of this name, none at all, or several.
+    """
+    if name is not None:
+        found = dict(model.named_modules()).get(name)
+        if not isinstance(found, nn.Sequential):
+            what = "no module" if found is None else f"a {type(found).__name__}"
+            raise ValueError(f"chain: found {what} at {name!r}, wanted the name of an nn.Sequential")
+        return name, found
+    outermost = list(_outermost(model, ""))
+    if len(outermost) != 1:
+        names = ", ".join(repr(n) for n, _ in outermost) or "none"
+        raise ValueError(
+            f"chain: found {names} in {type(model).__name__}, wanted one nn.Sequential; "
+            'name the one to divide: LayerPipeStrategy(chain="name")'
+        )
+    return outermost[0]
+
+
+def _outermost(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Sequential]]:
+    if isinstance(module, nn.Sequential):
+        yield name, module
+        return
+    for child_name, child in module.named_children():
+        yield from _outermost(child, f"{name}.{child_name}".lstrip("."))
+
+
+def check_whole(model: nn.Module, name: str, chain: nn.Sequential) -> None:
+    """Refuses a model with parameters outside its chain: no stage would train them.
+
+    Raises:
+        ValueError: there are such parameters.
+    """
+    inside = {id(p) for p in chain.parameters()}
+    outside = [n for n, p in model.named_parameters() if id(p) not in inside and p.requires_grad]
+    if outside:
+        raise ValueError(
+            f"chain: found parameters outside of {name!r} ({', '.join(outside[:4])}"
+            f"{', …' if len(outside) > 4 else ''}), wanted all of them inside: no stage would "
+            "train them. Move their layers into the nn.Sequential, or freeze them"
+        )
+
+
+def check_count(chain: nn.Sequential, name: str, processes: int) -> None:
+    """Refuses more processes than layers.
+
+    Raises:
+        ValueError: there are more.
+    """
+    if processes > len(chain):
+        raise ValueError(
+            f"devices: found {processes}, wanted at most {len(chain)}: the chain {name!r} has "
+            f"{len(chain)} layers, and each process needs one"
+        )
+
+
+def check_cuts(chain: nn.Sequential, cuts: Sequence[int], processes: int) -> None:
+    """Refuses cuts that do not fit the layers or the processes, and those through a shared weight.
+
+    Raises:
+        ValueError: naming `cuts`, what was found and what was wanted.
+    """
+    ranges = spans(cuts, len(chain))
+    if len(ranges) != processes:
+        raise ValueError(
+            f"cuts: found {tuple(cuts)}, which makes {len(ranges)} stages, wanted {processes} "
+            "stages, one for each process"
+        )
+    owner: dict[int, tuple[int, str]] = {}
+    for stage, span in enumerate(ranges):
+        for layer in span:
+            for name, parameter in chain[layer].named_parameters():
+                first = owner.setdefault(id(parameter), (stage, f"{layer}.{name}"))
+                if first[0] != stage:
+                    raise ValueError(
+                        f"cuts: found the parameter {first[1]} of stage {first[0]} again as "
+                        f"{layer}.{name} in stage {stage}, wanted shared parameters in one stage"
+                    )

@@ -1,0 +1,65 @@
+"""What a pipeline cannot train, said before it starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from bppsa_lightning._rank_zero import rank_zero_warn
+
+
+def refuse(trainer: Any, strategy: Any) -> None:
+    """Raises for settings of a Trainer that a `LayerPipeStrategy` cannot honour.
+
+    Raises:
+        ValueError: manual optimization; with delays: accumulation or a loss scaler; synchronised
+            batch norms; versions="average" under mixed precision.
+    """
+    module = trainer.lightning_module
+    if not module.automatic_optimization:
+        _fail("automatic_optimization", False, "True: the pipeline runs the backward and the step")
+    if strategy._layer_sync is not None:
+        _fail("sync_batchnorm", True, "False: each batch norm lives in one process")
+    if strategy.is_delayed:
+        if trainer.accumulate_grad_batches != 1:
+            found = trainer.accumulate_grad_batches
+            _fail("accumulate_grad_batches", found, "1, or LayerPipeStrategy(delays=False)")
+        if getattr(trainer.precision_plugin, "scaler", None) is not None:
+            _fail("precision", trainer.precision, "one without a loss scaler, as 'bf16-mixed'")
+    if strategy.versions == "average" and "mixed" in str(trainer.precision):
+        _fail("versions", "average", f"'stash' with precision {trainer.precision!r}")
+
+
+def refuse_optimizers(optimizers: list[Any]) -> None:
+    """Raises for optimizers that ask for the loss more than once in a step.
+
+    Raises:
+        ValueError: LBFGS.
+    """
+    for optimizer in optimizers:
+        if isinstance(getattr(optimizer, "optimizer", optimizer), torch.optim.LBFGS):
+            _fail("configure_optimizers", "LBFGS", "an optimizer that needs one gradient a step")
+
+
+def _fail(name: str, found: object, wanted: str) -> None:
+    raise ValueError(f'{name}: found {found!r} with strategy="layerpipe", wanted {wanted}')
+
+
+def warn(trainer: Any, strategy: Any, chain: nn.Sequential) -> None:
+    """Warns of what is another computation than in one process."""
+    norms = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in chain.modules())
+    if norms and not strategy.is_delayed and strategy.micro_batches > 1:
+        rank_zero_warn(
+            f"Batch norms see micro-batches: a mini-batch is divided into {strategy.micro_batches} "
+            "parts, and each is normalised by its own mean and variance. For those of the whole "
+            "mini-batch: LayerPipeStrategy(micro_batches=1)."
+        )
+    by_norm = str(trainer.gradient_clip_algorithm or "norm").endswith("norm")
+    if strategy.is_delayed and trainer.gradient_clip_val and by_norm:
+        rank_zero_warn(
+            "gradient_clip_val clips the norm of each stage's gradient: with delays the stages "
+            "update at different times, and the norm over all of them is known to none. "
+            "gradient_clip_algorithm='value' does not depend on it."
+        )

@@ -1,0 +1,401 @@
+"""``Trainer(strategy="layerpipe", devices=P)``: a chain of layers over P processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from bppsa_lightning._rank_zero import rank_zero_info
+from bppsa_lightning._trees import Settles, stand_in
+from bppsa_lightning.layerpipe import capture, clipping, collect, find, refuse
+from bppsa_lightning.layerpipe.data import LoaderRandomness, SameBatches
+from bppsa_lightning.layerpipe.delayed import DelayedPipeline
+from bppsa_lightning.layerpipe.delays import SCHEDULES, UPDATES_PER_STAGE, stage_delays
+from bppsa_lightning.layerpipe.drains import Drains
+from bppsa_lightning.layerpipe.links import Links, rank_of
+from bppsa_lightning.layerpipe.options import Options, options_of, with_options
+from bppsa_lightning.layerpipe.plan import Plan
+from bppsa_lightning.layerpipe.planning import make_plan
+from bppsa_lightning.layerpipe.stage import Stage
+from bppsa_lightning.layerpipe.synchronous import SynchronousPipeline
+from bppsa_lightning.layerpipe.trace import Event, Trace, observed_delays, write_chrome_trace
+from bppsa_lightning.layerpipe.weights import VERSIONS, weights_of
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+    from lightning.pytorch.strategies import DDPStrategy
+else:
+    DDPStrategy = stand_in("pytorch.strategies.DDPStrategy")
+
+
+class LayerPipeStrategy(Settles, DDPStrategy):
+    """Trains one `nn.Sequential` of the user's module as a pipeline of P processes.
+
+    Each process holds some consecutive layers, a stage, and does their forwards (F), the gradients
+    of their inputs (D) and those of their weights (G) as tasks of their own. With delays no process
+    waits for the pipeline to fill or to empty between mini-batches: update k of layer l uses the
+    gradient of mini-batch k taken with every layer m at its own weights after max(k0, k - d_m)
+    updates, d_m = 2 S(m) for "layerpipe" and S(m) for "pipedream", S(m) the number of stages after
+    that of m; k0 is the number of updates at the last drain. It drains at the end of an epoch,
+    before a validation and before a checkpoint.
+
+    The user's ``training_step`` runs where the loss is known, in the process of the last stage,
+    which is rank 0 (in that of the first up to the call of the chain, as well); it calls the
+    `nn.Sequential` once, with one tensor. All processes read the same batches. Optimizers and
+    schedulers are the user's; update k has the learning rate of step k. Validation, test and
+    prediction run in every process alike, with the weights of all stages.
+
+    Args:
+        schedule: "layerpipe" (Unnikrishnan & Parhi, arXiv:2108.06629), "pipedream" (SOSP 2019),
+            "gpipe" (arXiv:1811.06965) or "zero_bubble" (arXiv:2401.10241, by
+            torch.distributed.pipelining). The last two have no delays: their gradient is exact.
+        delays: False for the exact gradient: each update waits for that of its mini-batch.
+        versions: of the weights in a delayed backward: "stash" keeps those of the forward,
+            "average" takes a moving average of the updates for them (`reference.MovingAverage`),
+            without keeping any.
+        cuts: the first layer of every stage but the first, so that (2, 5) means layers 0 and 1, 2
+            to 4, and 5 to the last; by default such that the slowest process has least to do.
+        chain: dotted name of the `nn.Sequential`; by default the only one that lies in no other.
+        micro_batches: parts of a mini-batch, without delays; by default one for each process.
+        trace: a file for the trace of all tasks, in Chrome's format, written at the end of ``fit``.
+        kwargs: DDPStrategy's (start_method, process_group_backend, timeout, …).
+
+    Attributes:
+        plan: what was decided at the first mini-batch; None before it.
+        events: the tasks of every stage if there is a `trace`, on rank 0, after ``fit``.
+        observed_delays: {layer: its delay in updates, as read off the events}.
+
+    Raises:
+        ValueError: an unknown schedule or version; at the start of ``fit``: no such chain, more
+            processes than layers, cuts that do not fit, parameters outside of the chain.
+    """
+
+    strategy_name = "layerpipe"
+
+    def __init__(
+        self,
+        schedule: str = "layerpipe",
+        delays: bool = True,
+        versions: str = "stash",
+        cuts: Sequence[int] | None = None,
+        chain: str | None = None,
+        micro_batches: int | None = None,
+        trace: str | Path | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        _check_one_of("schedule", schedule, SCHEDULES)
+        _check_one_of("versions", versions, VERSIONS)
+        if micro_batches is not None and micro_batches < 1:
+            raise ValueError(f"micro_batches: found {micro_batches}, wanted at least 1")
+        self.schedule, self.delays, self.versions = schedule, delays, versions
+        self.cuts = None if cuts is None else tuple(cuts)
+        self.chain, self.trace = chain, trace
+        self._micro_batches = micro_batches
+        self.plan: Plan | None = None
+        self.events: list[list[Event]] = []
+        self.observed_delays: dict[int, int] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pipeline: Any = None
+        self._links: Links | None = None
+        self._output: capture.Output | None = None
+        self._options: dict[int, Options] = {}
+        self._callback: Any = None
+        self._clipping: Any = None
+        self._randomness: LoaderRandomness | None = None
+
+    # What it is
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether updates use delayed gradients."""
+        return self.delays and UPDATES_PER_STAGE[self.schedule] > 0
+
+    @property
+    def stages(self) -> int:
+        return self.world_size
+
+    @property
+    def stage(self) -> int:
+        """The stage of this process."""
+        return rank_of(self.global_rank, self.stages)
+
+    @property
+    def micro_batches(self) -> int:
+        return self._micro_batches or self.stages
+
+    @property
+    def _is_last(self) -> bool:
+        return self.stage == self.stages - 1
+
+    # Setting up
+
+    @override
+    def setup(self, trainer: pl.Trainer) -> None:
+        self._reset()
+        # Every process reads all of the data, in the order that the user gave it.
+        trainer._accelerator_connector.use_distributed_sampler = False
+        super().setup(trainer)
+        self._randomness = LoaderRandomness()
+        self._randomness.states = self.broadcast(self._randomness.states)
+
+    @override
+    def configure_ddp(self) -> None:
+        """In place of a gradient reducer: the chain, the links, and the weights of rank 0."""
+        module = self.lightning_module
+        assert module is not None
+        refuse.refuse(module.trainer, self)
+        self._name, self._layers = find.find_chain(module, self.chain)
+        find.check_whole(module, self._name, self._layers)
+        find.check_count(self._layers, self._name, self.stages)
+        if self.cuts is not None:
+            find.check_cuts(self._layers, self.cuts, self.stages)
+        refuse.warn(module.trainer, self, self._layers)
+        collect.share_from_zero(module)
+        self._links = Links(self.stages, self.root_device)
+        self._callback = Drains(self)
+        module.trainer.callbacks.insert(0, self._callback)
+        if not self.is_delayed:
+            self._clipping = clipping.NormOfAllStages(self.precision_plugin)
+
+    @override
+    def setup_optimizers(self, trainer: pl.Trainer) -> None:
+        super().setup_optimizers(trainer)
+        refuse.refuse_optimizers(self.optimizers)
+
+    def _begin(self, x: Tensor | None) -> None:
+        """At the first mini-batch, whose input the first stage knows: the plan, for all."""
+        if self._pipeline is not None:
+            return
+        first = rank_of(0, self.stages)
+        plan = None if x is None else make_plan(self._layers, x, self)
+        self.plan = plan = self.broadcast(plan, first)
+        assert plan is not None and self._links is not None
+        find.check_cuts(self._layers, plan.cuts, self.stages)
+        rank_zero_info(_summary(plan, self))
+        own = [self._layers[layer] for layer in plan.spans[self.stage]]
+        parameters = [p for layer in own for p in layer.parameters()]
+        weights = weights_of(self.versions, parameters, plan.delays[self.stage])
+        self._trace = Trace(self.trace is not None)
+        stage = Stage(list(self._layers), plan.spans[self.stage], weights, self._trace)
+        if self.is_delayed:
+            self._pipeline = DelayedPipeline(stage, self.stage, plan, self._links, self._layers)
+        else:
+            self._pipeline = SynchronousPipeline(
+                stage, self.stage, self.stages, self._links, self.micro_batches
+            )
+
+    @override
+    def process_dataloader(self, dataloader: object) -> object:
+        assert self._randomness is not None
+        return SameBatches(super().process_dataloader(dataloader), self._randomness)
+
+    # A step
+
+    @override
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        step = partial(super().training_step, *args, **kwargs)
+        if self.stages == 1:
+            return self._step_alone(step)
+        x = None
+        if self.stage == 0:
+            x = capture.input_of(self._layers, self._name, step)
+        self._begin(x)
+        with self.precision_plugin.train_step_context():
+            y = self._pipeline.forward(x)
+        if not self._is_last:
+            # The loss is known on rank 0.
+            return torch.full((), torch.nan, device=self.root_device, requires_grad=True)
+        self._output = capture.Output(self._name, y.requires_grad_())
+        with capture.chain_is(self._layers, self._output):
+            loss = step()
+        self._output.check()
+        return loss
+
+    def _step_alone(self, step: Callable[[], Any]) -> Any:
+        """One process: the chain runs inside the step."""
+
+        def run(x: Tensor) -> Tensor:
+            self._begin(x)
+            output.y = self._pipeline.forward(x).requires_grad_()
+            return output(x)
+
+        self._output = output = capture.Output(self._name, torch.empty(0))
+        with capture.chain_is(self._layers, run):
+            loss = step()
+        output.check()
+        return loss
+
+    @override
+    def backward(
+        self, closure_loss: Tensor, optimizer: Optimizer | None, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """The loss's gradient in the last stage; then the tasks that are due in this one."""
+        module, precision = self.lightning_module, self.precision_plugin
+        assert module is not None
+        closure_loss = precision.pre_backward(closure_loss, module)
+        g = None
+        if self._is_last:
+            precision.backward(closure_loss, module, optimizer, *args, **kwargs)
+            assert self._output is not None
+            g = self._output.gradient()
+            self._output = None
+        if self.is_delayed:
+            self._pipeline.backward(self._pipeline.entered - 1, g)
+        else:
+            self._pipeline.backward(g)
+        return precision.post_backward(closure_loss, module)
+
+    @override
+    def optimizer_step(
+        self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any
+    ) -> Any:
+        """The update that is due: that of this mini-batch, or of the one d before it."""
+        if not self.is_delayed:
+            return self._update(optimizer, closure, **kwargs)
+        entered, drained = 0, 0
+        if self._pipeline is not None:
+            entered, drained = self._pipeline.entered, self._pipeline.drained
+        self._options[entered] = options_of(optimizer)
+        due = entered - stage_delays(self.schedule, self.stages)[self.stage]
+        if due < drained:
+            return closure()
+        with with_options(optimizer, self._options.pop(due)):
+            return self._update(optimizer, closure, **kwargs)
+
+    def _update(self, optimizer: Optimizer, closure: Callable[[], Any], **kwargs: Any) -> Any:
+        """A step of the optimizer, between the versions of the weights."""
+
+        def gradient() -> Any:
+            result = closure()
+            self._pipeline.stage.before_update()
+            return result
+
+        result = super().optimizer_step(optimizer, gradient, self.lightning_module, **kwargs)
+        self._pipeline.stage.after_update()
+        return result
+
+    # Between the steps
+
+    def drain(self) -> None:
+        """Brings every mini-batch that entered to its updates in this stage."""
+        if not self.is_delayed or self._pipeline is None:
+            return
+        with torch.inference_mode(False), torch.enable_grad():
+            for turn in self._pipeline.turns_to_drain():
+                self._drain_turn(turn)
+        self._pipeline.drained = self._pipeline.entered
+        assert self._links is not None
+        self._links.flush()
+
+    def _drain_turn(self, turn: int) -> None:
+        """A turn without a forward."""
+        due = self._pipeline.due(turn)
+        if due is None:
+            self._pipeline.backward(turn)
+            return
+        optimizer = self.optimizers[0]
+
+        def gradient() -> None:
+            optimizer.zero_grad()
+            self._pipeline.backward(turn)
+
+        with with_options(optimizer, self._options.pop(due)):
+            self._update(optimizer, gradient)
+
+    def share(self) -> None:
+        """Drains, and gives every process the weights of all stages."""
+        self.drain()
+        if self._pipeline is not None and self.plan is not None and self.stages > 1:
+            with torch.inference_mode(False):
+                collect.share_weights(self._layers, self.plan.spans)
+
+    @override
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        self.share()
+        return super().lightning_module_state_dict()
+
+    @override
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """The state of all stages' parameters, on rank 0."""
+        optimizer = getattr(optimizer, "_optimizer", optimizer)
+        if self.plan is None or self.stages == 1 or not dist.is_initialized():
+            return super().optimizer_state(optimizer)
+        own = {id(p) for m in self.plan.spans[self.stage] for p in self._layers[m].parameters()}
+        return collect.whole_state(optimizer, own)
+
+    # What other strategies compute over their processes' parts of the data is whole here already.
+
+    @override
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """The tensor: every process has the value of all data, or is the only one that has it."""
+        return tensor
+
+    @override
+    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+        """The tensor, as on a single device."""
+        return tensor
+
+    @override
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Rank 0's decision: its metrics are those of the loss."""
+        return bool(self.broadcast(decision))
+
+    # The end
+
+    def finish(self) -> None:
+        """Weights of all stages in every process, and the trace."""
+        self.share()
+        if self._pipeline is None or not self._trace.keep:
+            return
+        found: list[Any] | None = [None] * self.stages if self.is_global_zero else None
+        if self.stages > 1:
+            dist.gather_object(self._trace.events, found)
+        elif found is not None:
+            found[0] = self._trace.events
+        if found is not None:
+            self.events = found[::-1]  # by stage
+            for events in self.events:
+                self.observed_delays |= observed_delays(events)
+            assert self.trace is not None
+            write_chrome_trace(self.trace, self.events)
+
+    @override
+    def teardown(self) -> None:
+        module = self.lightning_module
+        if module is not None and self._callback in module.trainer.callbacks:
+            module.trainer.callbacks.remove(self._callback)
+        if self._clipping is not None:
+            self._clipping.restore()
+        self._reset()
+        super().teardown()
+
+
+def _check_one_of(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name}: found {value!r}, wanted one of {', '.join(map(repr, known))}")
+
+
+def _summary(plan: Plan, strategy: LayerPipeStrategy) -> str:
+    """What each process does, and the most that it keeps, for people."""
+    lines = []
+    for stage, span in enumerate(plan.spans):
+        rank = rank_of(stage, len(plan.spans))
+        megabytes = plan.memory(stage, strategy.versions) / 2**20
+        lines.append(
+            f"  stage {stage} (rank {rank}): layers {span.start} to {span.stop - 1}, gradients "
+            f"{plan.delays[stage]} updates late, at most {megabytes:.1f} MiB of activations and "
+            "older weights"
+        )
+        lines += [f"    does G of layer {layer} as well" for layer in plan.lent_to(stage)]
+    return f"layerpipe ({strategy.schedule}):\n" + "\n".join(lines)
