@@ -84,7 +84,7 @@ class Stage:
             if x.is_floating_point() or x.is_complex():
                 x.requires_grad_(index > 0)
             with self.trace.task("F", index, k, self.weights.version), self.weights.saving():
-                y = layer(x.clone() if _changes_its_input(layer) else x)
+                y = layer(x.clone() if changes_its_input(layer) else x)
             if not isinstance(y, Tensor):
                 raise TypeError(
                     f"chain: layer {index} ({type(layer).__name__}) returned a "
@@ -136,7 +136,8 @@ class Stage:
         del self.under_way[k]
 
 
-def _changes_its_input(layer: nn.Module) -> bool:
+def changes_its_input(layer: nn.Module) -> bool:
+    """Whether a layer may work in place, which autograd refuses on a leaf."""
     return any(getattr(module, "inplace", False) for module in layer.modules())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,10 +24,11 @@ from bppsa_lightning.layerpipe.links import Links, rank_of
 from bppsa_lightning.layerpipe.options import Options, options_of, with_options
 from bppsa_lightning.layerpipe.plan import Plan
 from bppsa_lightning.layerpipe.planning import make_plan
-from bppsa_lightning.layerpipe.stage import Stage
+from bppsa_lightning.layerpipe.stage import Stage, add_gradients
 from bppsa_lightning.layerpipe.synchronous import SynchronousPipeline
 from bppsa_lightning.layerpipe.trace import Event, Trace, observed_delays, write_chrome_trace
 from bppsa_lightning.layerpipe.weights import VERSIONS, weights_of
+from bppsa_lightning.layerpipe.zero_bubble import ZeroBubblePipeline, part_of
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -110,6 +111,7 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         self._links: Links | None = None
         self._output: capture.Output | None = None
         self._options: dict[int, Options] = {}
+        self._grads: list[Tensor | None] = []
         self._callback: Any = None
         self._clipping: Any = None
         self._randomness: LoaderRandomness | None = None
@@ -184,9 +186,13 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         find.check_cuts(self._layers, plan.cuts, self.stages)
         rank_zero_info(_summary(plan, self))
         own = [self._layers[layer] for layer in plan.spans[self.stage]]
+        self._trace = Trace(self.trace is not None)
+        if self.schedule == "zero_bubble" and self.stages > 1:
+            count, device = self.micro_batches, self.root_device
+            self._pipeline = ZeroBubblePipeline(own, self.stage, self.stages, count, device)
+            return
         parameters = [p for layer in own for p in layer.parameters()]
         weights = weights_of(self.versions, parameters, plan.delays[self.stage])
-        self._trace = Trace(self.trace is not None)
         stage = Stage(list(self._layers), plan.spans[self.stage], weights, self._trace)
         if self.is_delayed:
             self._pipeline = DelayedPipeline(stage, self.stage, plan, self._links, self._layers)
@@ -211,16 +217,38 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         if self.stage == 0:
             x = capture.input_of(self._layers, self._name, step)
         self._begin(x)
+        if self.schedule == "zero_bubble":
+            return self._step_without_bubbles(x, *args, **kwargs)
         with self.precision_plugin.train_step_context():
             y = self._pipeline.forward(x)
         if not self._is_last:
-            # The loss is known on rank 0.
-            return torch.full((), torch.nan, device=self.root_device, requires_grad=True)
+            return self._unknown_loss()
         self._output = capture.Output(self._name, y.requires_grad_())
         with capture.chain_is(self._layers, self._output):
             loss = step()
         self._output.check()
         return loss
+
+    def _unknown_loss(self) -> Tensor:
+        """What the other processes have for the loss, which rank 0 knows."""
+        return torch.full((), torch.nan, device=self.root_device, requires_grad=True)
+
+    def _step_without_bubbles(self, x: Tensor | None, *args: Any, **kwargs: Any) -> Any:
+        """Forward and backward of all micro-batches; the step runs for each."""
+        step = super().training_step
+
+        def loss(y: Tensor, part: int) -> Tensor:
+            output = capture.Output(self._name, y)
+            rows = len(y) * self.micro_batches
+            micro_batch = part_of((args, kwargs), part, self.micro_batches, rows)
+            with capture.chain_is(self._layers, output):
+                found = step(*micro_batch[0], **micro_batch[1])
+            output.check()
+            return found["loss"] if isinstance(found, Mapping) else found
+
+        with self.precision_plugin.train_step_context():
+            value, self._grads = self._pipeline.step(x, loss if self._is_last else None)
+        return self._unknown_loss() if value is None else value.requires_grad_()
 
     def _step_alone(self, step: Callable[[], Any]) -> Any:
         """One process: the chain runs inside the step."""
@@ -244,6 +272,11 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         module, precision = self.lightning_module, self.precision_plugin
         assert module is not None
         closure_loss = precision.pre_backward(closure_loss, module)
+        if self.schedule == "zero_bubble" and self.stages > 1:
+            parts = module.trainer.accumulate_grad_batches
+            grads = [None if g is None else g / parts for g in self._grads]
+            add_gradients(self._pipeline.parameters, grads)
+            return precision.post_backward(closure_loss, module)
         g = None
         if self._is_last:
             precision.backward(closure_loss, module, optimizer, *args, **kwargs)
@@ -281,6 +314,8 @@ class LayerPipeStrategy(Settles, DDPStrategy):
             self._pipeline.stage.before_update()
             return result
 
+        if self.schedule == "zero_bubble" and self.stages > 1:
+            return super().optimizer_step(optimizer, closure, self.lightning_module, **kwargs)
         result = super().optimizer_step(optimizer, gradient, self.lightning_module, **kwargs)
         self._pipeline.stage.after_update()
         return result
