@@ -69,7 +69,7 @@ START_METHODS = (("", "popen"), ("_spawn", "spawn"), ("_fork", "fork"), ("_noteb
 
 
 def register_strategies() -> None:
-    """Registers "bppsa", "bppsa_ddp" and "layerpipe" in their forms, with Trainers and with Fabric."""
+    """Registers "bppsa", "bppsa_ddp" and "layerpipe": with Trainers, the first two with Fabric."""
     then = {}
     for tree in TREES:
         for package, ours in ((tree.pytorch, strategy), (tree.fabric, fabric)):

@@ -22,7 +22,7 @@ class NormOfAllStages:
         plugin.clip_grad_by_norm = self.clip_grad_by_norm
 
     def clip_grad_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
-        """As `torch.nn.utils.clip_grad_norm_`, for the gradient that all processes hold together."""
+        """As `torch.nn.utils.clip_grad_norm_`, for the gradient that all hold together."""
         parameters = [p for p in self._plugin.main_params(optimizer) if p.grad is not None]
         device = parameters[0].device if parameters else None
         norm = get_total_norm([p.grad for p in parameters]) if parameters else torch.zeros(())

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from bppsa_lightning.layerpipe import movable
-from bppsa_lightning.layerpipe.channels import Channel
 from bppsa_lightning.layerpipe.links import Links
 from bppsa_lightning.layerpipe.plan import Plan
 from bppsa_lightning.layerpipe.stage import Piece, Stage, add_gradients

@@ -21,7 +21,9 @@ def find_chain(model: nn.Module, name: str | None = None) -> tuple[str, nn.Seque
         found = dict(model.named_modules()).get(name)
         if not isinstance(found, nn.Sequential):
             what = "no module" if found is None else f"a {type(found).__name__}"
-            raise ValueError(f"chain: found {what} at {name!r}, wanted the name of an nn.Sequential")
+            raise ValueError(
+                f"chain: found {what} at {name!r}, wanted the name of an nn.Sequential"
+            )
         return name, found
     outermost = list(_outermost(model, ""))
     if len(outermost) != 1:

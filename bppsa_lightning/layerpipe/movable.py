@@ -19,9 +19,9 @@ def is_movable(layer: nn.Module) -> bool:
         return False
     if layer._forward_hooks or layer._backward_hooks or layer._backward_pre_hooks:
         return False
-    if isinstance(layer, CONVOLUTIONS):
-        if isinstance(layer.padding, str) or layer.padding_mode != "zeros":
-            return False
+    named = isinstance(getattr(layer, "padding", 0), str)
+    if named or getattr(layer, "padding_mode", "zeros") != "zeros":
+        return False
     return set(layer._parameters) == {"weight", "bias"} and not layer._buffers
 
 
@@ -31,8 +31,8 @@ def _convolution(
     sizes = None if layer.bias is None else [layer.out_channels]
     zeros = [0] * len(layer.padding)
     return torch.ops.aten.convolution_backward(
-        g, x, weight, sizes, layer.stride, layer.padding, layer.dilation, False, zeros, layer.groups,
-        list(wanted),
+        g, x, weight, sizes, layer.stride, layer.padding, layer.dilation, False, zeros,
+        layer.groups, list(wanted),
     )  # fmt: skip
 
 

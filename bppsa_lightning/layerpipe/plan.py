@@ -17,8 +17,8 @@ class Plan:
         cuts: the first layer of every stage but the first.
         delays: d of each stage, in updates.
         lent: {layer: the stage whose process does its G}, for those that are not done at home.
-        shared: {stage: the fraction of the batch for which its first layer's D is done at home}; the
-            stage before does the rest.
+        shared: {stage: the fraction of the batch for which its first layer's D is done at home};
+            the stage before does the rest.
         bytes: of what each stage keeps for one mini-batch between its forward and its backward.
         stashed: bytes of one version of each stage's weights.
     """

@@ -7,6 +7,7 @@ Costs are counted, not measured, so that the same training is divided in the sam
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,13 +15,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from bppsa_lightning.layerpipe.assignment import Assignment, assign
 from bppsa_lightning.layerpipe.costs import LayerCost
-from bppsa_lightning.layerpipe.delays import spans
+from bppsa_lightning.layerpipe.movable import is_movable
+from bppsa_lightning.layerpipe.pipedream import interval, partition
 from bppsa_lightning.layerpipe.plan import Plan, at_home
 
 # What a number costs that is read and written, in multiply-and-add operations: layers without
 # products are bound by memory.
 OPERATIONS_PER_NUMBER = 8.0
+# Tasks are moved from one process to another if that shortens the interval by this factor.
+WORTH_MOVING = 1.1
 
 
 def make_plan(chain: nn.Sequential, x: Tensor, strategy: Any) -> Plan:
@@ -32,23 +37,44 @@ def make_plan(chain: nn.Sequential, x: Tensor, strategy: Any) -> Plan:
             as they are.
     """
     costs, kept = profile(chain, x)
-    cuts = strategy.cuts
-    if cuts is None:
-        cuts = choose_cuts(costs, strategy.stages)
-    plan = at_home(len(chain), cuts, strategy.schedule, strategy.is_delayed)
-    ranges = spans(cuts, len(chain))
-    return Plan(
-        plan.layers, plan.cuts, plan.delays, plan.lent, plan.shared,
-        tuple(sum(kept[m] for m in span) for span in ranges),
-        tuple(sum(_bytes(chain[m]) for m in span) for span in ranges),
-    )  # fmt: skip
+    count, stages = len(chain), strategy.stages
+    cuts = partition(costs, stages) if strategy.cuts is None else strategy.cuts
+    plan = at_home(count, cuts, strategy.schedule, strategy.is_delayed)
+    if strategy.is_delayed and strategy.schedule == "layerpipe":
+        balanced = assign(costs, stages, cuts=strategy.cuts, movable=_movable(chain))
+        gain = interval(costs, cuts) / balanced.interval(costs)
+        if gain >= WORTH_MOVING and not _meets_every_step(strategy):
+            plan = with_tasks_moved(plan, balanced)
+    return dataclasses.replace(
+        plan,
+        bytes=tuple(sum(kept[m] for m in span) for span in plan.spans),
+        stashed=tuple(sum(_bytes(chain[m]) for m in span) for span in plan.spans),
+    )
 
 
-def choose_cuts(costs: Sequence[LayerCost], stages: int) -> tuple[int, ...]:
-    """The cuts with which the slowest stage has least to do."""
-    from bppsa_lightning.layerpipe.pipedream import partition
+def with_tasks_moved(plan: Plan, found: Assignment) -> Plan:
+    """A plan with the cuts of an assignment, and with its tasks away from home."""
+    cuts = found.cuts
+    away = zip(found.forward, found.weight_gradient, strict=True)
+    lent = {m: g for m, (f, g) in enumerate(away) if f != g}
+    at_home = [dict(found.input_gradient[m]).get(f, 0.0) for m, f in enumerate(found.forward)]
+    shared = {s: at_home[m] for s, m in enumerate(cuts, 1) if at_home[m] < 1}
+    return dataclasses.replace(plan, cuts=cuts, lent=lent, shared=shared)
 
-    return tuple(partition(costs, stages))
+
+def _movable(chain: nn.Sequential) -> list[bool]:
+    """Which layers' D and G may be done away from home."""
+    return [is_movable(layer) for layer in chain]
+
+
+def _meets_every_step(strategy: Any) -> bool:
+    """Whether a callback makes all processes wait for each other in every step.
+
+    Lent tasks belong to the next step of their owner; the one would wait for the other for ever.
+    """
+    callbacks = strategy.lightning_module.trainer.callbacks
+    timed = any(getattr(c, "_train_time_interval", None) is not None for c in callbacks)
+    return timed or any(type(c).__name__ == "Timer" for c in callbacks)
 
 
 def _bytes(layer: nn.Module) -> int:
@@ -72,9 +98,7 @@ def profile(chain: nn.Sequential, x: Tensor) -> tuple[list[LayerCost], list[int]
     return costs, kept
 
 
-def _profile(
-    name: str, layer: nn.Module, x: Tensor, first: bool
-) -> tuple[LayerCost, int, Tensor]:
+def _profile(name: str, layer: nn.Module, x: Tensor, first: bool) -> tuple[LayerCost, int, Tensor]:
     x = x.detach()
     if x.is_floating_point():
         x.requires_grad_(not first)
@@ -86,9 +110,9 @@ def _profile(
             saved[tensor.untyped_storage()._cdata] = tensor
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        with FlopCounterMode(display=False) as forward:
-            y = layer(x.clone())
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with hooks, FlopCounterMode(display=False) as forward:
+        y = layer(x.clone())
     keep(x.detach())
     parameters = [p for p in layer.parameters() if p.requires_grad]
     numbers = OPERATIONS_PER_NUMBER * (x.numel() + y.numel())

@@ -147,9 +147,17 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         self._reset()
         # Every process reads all of the data, in the order that the user gave it.
         trainer._accelerator_connector.use_distributed_sampler = False
+        epoch_loop = trainer.fit_loop.epoch_loop
+        if hasattr(epoch_loop, "_broadcast_sigterm_tensor"):
+            # Before every batch it would make all processes wait for the last stage.
+            epoch_loop._broadcast_sigterm_tensor = partial(self._stop_at_sigterm, trainer)
         super().setup(trainer)
         self._randomness = LoaderRandomness()
         self._randomness.states = self.broadcast(self._randomness.states)
+
+    def _stop_at_sigterm(self, trainer: pl.Trainer) -> None:
+        if trainer.received_sigterm:
+            raise type(self)._trees[0].find("pytorch.utilities.exceptions.SIGTERMException")
 
     @override
     def configure_ddp(self) -> None:
@@ -410,6 +418,7 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         module = self.lightning_module
         if module is not None and self._callback in module.trainer.callbacks:
             module.trainer.callbacks.remove(self._callback)
+            vars(module.trainer.fit_loop.epoch_loop).pop("_broadcast_sigterm_tensor", None)
         if self._clipping is not None:
             self._clipping.restore()
         self._reset()
@@ -432,5 +441,8 @@ def _summary(plan: Plan, strategy: LayerPipeStrategy) -> str:
             f"{plan.delays[stage]} updates late, at most {megabytes:.1f} MiB of activations and "
             "older weights"
         )
+        if stage + 1 in plan.shared:
+            part = 1 - plan.shared[stage + 1]
+            lines.append(f"    does D of layer {span.stop} for {part:.0%} of the samples as well")
         lines += [f"    does G of layer {layer} as well" for layer in plan.lent_to(stage)]
     return f"layerpipe ({strategy.schedule}):\n" + "\n".join(lines)
