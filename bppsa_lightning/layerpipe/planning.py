@@ -44,7 +44,7 @@ def make_plan(chain: nn.Sequential, x: Tensor, strategy: Any) -> Plan:
         balanced = assign(costs, stages, cuts=strategy.cuts, movable=_movable(chain))
         gain = interval(costs, cuts) / balanced.interval(costs)
         if gain >= WORTH_MOVING and not _meets_every_step(strategy):
-            plan = with_tasks_moved(plan, balanced)
+            plan = with_tasks_moved(plan, balanced, costs)
     return dataclasses.replace(
         plan,
         bytes=tuple(sum(kept[m] for m in span) for span in plan.spans),
@@ -52,11 +52,11 @@ def make_plan(chain: nn.Sequential, x: Tensor, strategy: Any) -> Plan:
     )
 
 
-def with_tasks_moved(plan: Plan, found: Assignment) -> Plan:
+def with_tasks_moved(plan: Plan, found: Assignment, costs: Sequence[LayerCost]) -> Plan:
     """A plan with the cuts of an assignment, and with its tasks away from home."""
     cuts = found.cuts
-    away = zip(found.forward, found.weight_gradient, strict=True)
-    lent = {m: g for m, (f, g) in enumerate(away) if f != g}
+    where = enumerate(zip(found.forward, found.weight_gradient, strict=True))
+    lent = {m: g for m, (f, g) in where if f != g and costs[m].weight_gradient}
     at_home = [dict(found.input_gradient[m]).get(f, 0.0) for m, f in enumerate(found.forward)]
     shared = {s: at_home[m] for s, m in enumerate(cuts, 1) if at_home[m] < 1}
     return dataclasses.replace(plan, cuts=cuts, lent=lent, shared=shared)

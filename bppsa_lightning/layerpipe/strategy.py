@@ -363,6 +363,12 @@ class LayerPipeStrategy(Settles, DDPStrategy):
             with torch.inference_mode(False):
                 collect.share_weights(self._layers, self.plan.spans)
 
+    @property
+    @override
+    def restore_checkpoint_after_setup(self) -> bool:
+        """True: before it, weights of 64 bits would be read into a model of 32."""
+        return True
+
     @override
     def lightning_module_state_dict(self) -> dict[str, Any]:
         self.share()

@@ -151,12 +151,14 @@ class Run:
 
     def lent(self) -> None:
         """Stages that do tasks of those before and after them."""
+        cuts = {2: (4,), 3: (4, 7), 4: (2, 4, 7)}[self.processes]
+        weights = {2: {0: 1, 2: 1}, 3: {0: 1, 2: 1, 4: 2}, 4: {0: 1, 2: 2, 4: 3}}[self.processes]
         for name, lent, shared in [
-            ("weights", {0: 1, 2: 1}, {}),
+            ("weights", weights, {}),
             ("inputs", {}, {stage: 0.5 for stage in range(1, self.processes)}),
             ("both", {0: 1}, {self.processes - 1: 0.3}),
         ]:
-            strategy = bl.LayerPipeStrategy(cuts={2: (4,), 3: (3, 4), 4: (3, 4, 7)}[self.processes])
+            strategy = bl.LayerPipeStrategy(cuts=cuts)
             model = Model()
             train = trainer(strategy, self.processes)
             with lending(lent, shared):
