@@ -77,14 +77,13 @@ class Assignment:
             f, g = self.forward[m], self.weight_gradient[m]
             source = self.forward[m - 1] if m else f
             total += cost.input_size * len({f, g} - {source})
-            made = dict(self.input_gradient[m + 1]) if m + 1 < len(costs) else {self.forward[-1]: 1}
-            total += cost.output_size * (1 - made.get(g, 0.0))
-            if cost.input_gradient:
-                shares = dict(self.input_gradient[m])
-                here = sum(min(share, made.get(p, 0.0)) for p, share in shares.items())
-                total += cost.output_size * (1 - here)
-                total += cost.weight_size * len(set(shares) - {f})
-            total += cost.weight_size * (f != g)
+            needs = dict(self.input_gradient[m]) if cost.input_gradient else {}
+            total += cost.weight_size * (len(set(needs) - {f}) + (f != g))
+            if cost.weight_gradient:
+                needs[g] = 1.0
+            made = dict(self.input_gradient[m + 1]) if m + 1 < len(costs) else {f: 1.0}
+            away = sum(max(0.0, part - made.get(p, 0.0)) for p, part in needs.items())
+            total += cost.output_size * away
         return total
 
 
