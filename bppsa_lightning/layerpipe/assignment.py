@@ -22,7 +22,7 @@ from torch import Tensor
 from bppsa_lightning.layerpipe.costs import LayerCost
 from bppsa_lightning.layerpipe.pipedream import check_processors, interval, partition
 
-PRECISION = 1e-12  # of the interval, relative
+PRECISION = 1e-7  # of the interval, relative
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,26 @@ class LayerCost:
 
 
 class Product(NamedTuple):
-    """`count` products of an (m, k) and a (k, n) matrix."""
+    """`count` products of an (m, k) and a (k, n) matrix.
+
+    Attributes:
+        weights: whether the second matrix holds weights; else it is an activation as the first,
+            and the gradients of both belong to D.
+    """
 
     m: int
     k: int
     n: int
     count: int = 1
+    weights: bool = True
+
+    @property
+    def for_input(self) -> Product:
+        return Product(self.m, self.n, self.k, self.count)
+
+    @property
+    def for_weights(self) -> Product:
+        return Product(self.k, self.m, self.n, self.count)
 
 
 class Layer(NamedTuple):
@@ -83,7 +97,7 @@ def systolic(rows: int, columns: int, stationary: str) -> Model:
         raise ValueError(f"stationary: found {stationary!r}, wanted 'output' or 'weight'")
 
     def cycles(product: Product) -> float:
-        m, k, n, count = product
+        m, k, n, count, _ = product
         down, along = (m, k) if stationary == "output" else (k, m)
         folds = ceil(down / rows) * ceil(n / columns)
         return float(count * folds * (2 * rows + columns + along - 2))
@@ -95,14 +109,15 @@ def costs_of(layers: Sequence[Layer], model: Model) -> list[LayerCost]:
     """The costs of a network's layers under a model; D of the first layer is not needed."""
     found = []
     for index, layer in enumerate(layers):
-        d = [model(Product(p.m, p.n, p.k, p.count)) for p in layer.products]
-        g = [model(Product(p.k, p.m, p.n, p.count)) for p in layer.products]
+        d = [model(p.for_input) for p in layer.products]
+        d += [model(p.for_weights) for p in layer.products if not p.weights]
+        g = [model(p.for_weights) for p in layer.products if p.weights]
         found.append(
             LayerCost(
                 layer.name,
                 forward=sum(map(model, layer.products)),
                 input_gradient=sum(d) if index else 0.0,
-                weight_gradient=sum(g) if layer.weights else 0.0,
+                weight_gradient=sum(g),
                 output_size=layer.outputs,
                 weight_size=layer.weights,
                 input_size=layer.inputs,

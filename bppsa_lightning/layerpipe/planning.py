@@ -15,17 +15,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bppsa_lightning.layerpipe.assignment import Assignment, assign
+from bppsa_lightning.layerpipe.assignment import Assignment, as_pipedream, assign
 from bppsa_lightning.layerpipe.costs import LayerCost
 from bppsa_lightning.layerpipe.movable import is_movable
-from bppsa_lightning.layerpipe.pipedream import interval, partition
+from bppsa_lightning.layerpipe.pipedream import partition
 from bppsa_lightning.layerpipe.plan import Plan, at_home
+from bppsa_lightning.layerpipe.simulator import Simulation
+from bppsa_lightning.layerpipe.stage import check_output
 
 # What a number costs that is read and written, in multiply-and-add operations: layers without
 # products are bound by memory.
 OPERATIONS_PER_NUMBER = 8.0
 # Tasks are moved from one process to another if that shortens the interval by this factor.
 WORTH_MOVING = 1.1
+SIMULATED = 40  # mini-batches
 
 
 def make_plan(chain: nn.Sequential, x: Tensor, strategy: Any) -> Plan:
@@ -42,14 +45,25 @@ def make_plan(chain: nn.Sequential, x: Tensor, strategy: Any) -> Plan:
     plan = at_home(count, cuts, strategy.schedule, strategy.is_delayed)
     if strategy.is_delayed and strategy.schedule == "layerpipe":
         balanced = assign(costs, stages, cuts=strategy.cuts, movable=_movable(chain))
-        gain = interval(costs, cuts) / balanced.interval(costs)
-        if gain >= WORTH_MOVING and not _meets_every_step(strategy):
+        if worth_moving(costs, cuts, balanced) and not _meets_every_step(strategy):
             plan = with_tasks_moved(plan, balanced, costs)
     return dataclasses.replace(
         plan,
         bytes=tuple(sum(kept[m] for m in span) for span in plan.spans),
         stashed=tuple(sum(_bytes(chain[m]) for m in span) for span in plan.spans),
     )
+
+
+def worth_moving(costs: Sequence[LayerCost], cuts: Sequence[int], found: Assignment) -> bool:
+    """Whether an assignment is faster than its tasks at home, in a simulation of both.
+
+    Its loads alone do not say so: with the delays of few stages some tasks wait for each other.
+    """
+    home = as_pipedream(costs, cuts, found.processors)
+    if home.interval(costs) < WORTH_MOVING * found.interval(costs):
+        return False
+    intervals = [Simulation(costs, who, "layerpipe", SIMULATED).interval() for who in (home, found)]
+    return intervals[0] >= WORTH_MOVING * intervals[1]
 
 
 def with_tasks_moved(plan: Plan, found: Assignment, costs: Sequence[LayerCost]) -> Plan:
@@ -92,16 +106,16 @@ def profile(chain: nn.Sequential, x: Tensor) -> tuple[list[LayerCost], list[int]
     devices = [x.device] if x.device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.enable_grad():
         for index, layer in enumerate(copy.deepcopy(chain)):
-            cost, count, x = _profile(f"{index}", layer, x, first=index == 0)
+            cost, count, x = _profile(index, layer, x)
             costs.append(cost)
             kept.append(count)
     return costs, kept
 
 
-def _profile(name: str, layer: nn.Module, x: Tensor, first: bool) -> tuple[LayerCost, int, Tensor]:
+def _profile(index: int, layer: nn.Module, x: Tensor) -> tuple[LayerCost, int, Tensor]:
     x = x.detach()
     if x.is_floating_point():
-        x.requires_grad_(not first)
+        x.requires_grad_(index > 0)
     own = {p.untyped_storage()._cdata for p in layer.parameters()}
     saved: dict[int, Tensor] = {}
 
@@ -113,11 +127,12 @@ def _profile(name: str, layer: nn.Module, x: Tensor, first: bool) -> tuple[Layer
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     with hooks, FlopCounterMode(display=False) as forward:
         y = layer(x.clone())
+    check_output(index, layer, y)
     keep(x.detach())
     parameters = [p for p in layer.parameters() if p.requires_grad]
     numbers = OPERATIONS_PER_NUMBER * (x.numel() + y.numel())
     cost = LayerCost(
-        name=name,
+        name=f"{index}",
         forward=forward.get_total_flops() / 2 + numbers,
         input_gradient=_products(y, [x]) + numbers if x.requires_grad else 0.0,
         weight_gradient=_products(y, parameters) + numbers if parameters else 0.0,

@@ -85,11 +85,6 @@ class Stage:
                 x.requires_grad_(index > 0)
             with self.trace.task("F", index, k, self.weights.version), self.weights.saving():
                 y = layer(x.clone() if changes_its_input(layer) else x)
-            if not isinstance(y, Tensor):
-                raise TypeError(
-                    f"chain: layer {index} ({type(layer).__name__}) returned a "
-                    f"{type(y).__name__}, wanted a tensor from every layer"
-                )
             pieces.append(Piece(layer, x, y))
             x = y
         self.under_way[k] = UnderWay(self.weights.version, pieces)
@@ -134,6 +129,15 @@ class Stage:
                 with self.trace.task("G", index, k, self.weights.version):
                     _weight_gradient(piece)
         del self.under_way[k]
+
+
+def check_output(index: int, layer: nn.Module, y: object) -> None:
+    """Raises a TypeError if a layer's output is no tensor."""
+    if not isinstance(y, Tensor):
+        raise TypeError(
+            f"chain: layer {index} ({type(layer).__name__}) returned a {type(y).__name__}, wanted "
+            "a tensor from every layer"
+        )
 
 
 def changes_its_input(layer: nn.Module) -> bool:

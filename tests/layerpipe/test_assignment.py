@@ -118,7 +118,7 @@ def test_no_assignment_is_shorter(seed, intra, inter):
         costs = layers(100 * seed + count, count)
         found = assign(costs, processors, intra=intra, inter=inter)
         wanted = by_brute_force(costs, processors, intra, inter)
-        assert found.interval(costs) == pytest.approx(wanted, rel=1e-9)
+        assert found.interval(costs) == pytest.approx(wanted, rel=1e-6)
         for shares in found.input_gradient:
             assert 1 <= len(shares) <= 2
             assert sum(part for _, part in shares) == pytest.approx(1)
@@ -133,7 +133,7 @@ def test_no_assignment_for_the_executor_is_shorter(seed):
         movable = [rng.random() < 0.7 for _ in costs]
         found = assign(costs, processors, movable=movable)
         wanted = by_brute_force(costs, processors, True, True, movable)
-        assert found.interval(costs) == pytest.approx(wanted, rel=1e-9)
+        assert found.interval(costs) == pytest.approx(wanted, rel=1e-6)
         assert len(found.cuts) == processors - 1
 
 

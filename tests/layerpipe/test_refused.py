@@ -1,0 +1,81 @@
+"""What a pipeline cannot train is refused, by a message that says what to change."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import bppsa_lightning as bl
+from bppsa_lightning.layerpipe import find
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def said():
+    """{case: the error}, of support/layerpipe_refused.py."""
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    run = subprocess.run(
+        [sys.executable, TESTS / "support" / "layerpipe_refused.py"],
+        cwd=TESTS, env=environment, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-4000:]
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("two chains", "ValueError: chain: found 'net', 'more' in Other, wanted one nn.Sequential"),
+        ("no such chain", "ValueError: chain: found no module at 'nett'"),
+        ("not a chain", "ValueError: chain: found a Linear at 'net.0'"),
+        (
+            "outside",
+            "ValueError: chain: found parameters outside of 'net' (head.weight, head.bias)",
+        ),
+        ("cuts", "ValueError: cuts: found (3,), which makes 2 stages, wanted 1"),
+        ("falling cuts", "ValueError: cuts: found (5, 3), wanted rising numbers"),
+        ("manual", "ValueError: automatic_optimization: found False"),
+        ("accumulated", "ValueError: accumulate_grad_batches: found 2"),
+        ("sync_batchnorm", "ValueError: sync_batchnorm: found True"),
+        ("average, mixed", "ValueError: versions: found 'average'"),
+        ("lbfgs", "ValueError: configure_optimizers: found 'LBFGS'"),
+        ("twice", "RuntimeError: chain: training_step called 'net' twice"),
+        ("never", "RuntimeError: chain: training_step did not call 'net'"),
+        ("detached", "RuntimeError: chain: the loss does not depend on the output of 'net'"),
+        ("two outputs", "TypeError: chain: layer 8 (Pair) returned a tuple"),
+    ],
+)
+def test_the_error_says_what_was_found_and_wanted(said, case, message):
+    assert said[case].startswith(message), said[case]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"schedule": "fast"}, "schedule: found 'fast', wanted one of 'layerpipe'"),
+        ({"versions": "none"}, "versions: found 'none', wanted one of 'stash', 'average'"),
+        ({"micro_batches": 0}, "micro_batches: found 0, wanted at least 1"),
+    ],
+)
+def test_arguments(settings, message):
+    with pytest.raises(ValueError, match=message):
+        bl.LayerPipeStrategy(**settings)
+
+
+def test_more_processes_than_layers():
+    with pytest.raises(ValueError, match="devices: found 3, wanted at most 2: the chain 'net' has"):
+        find.check_count(nn.Sequential(nn.Linear(1, 1), nn.ReLU()), "net", 3)
+
+
+def test_a_weight_in_two_stages():
+    shared = nn.Linear(2, 2)
+    chain = nn.Sequential(shared, nn.ReLU(), shared, nn.Linear(2, 2))
+    find.check_cuts(chain, (3,), 2)
+    with pytest.raises(ValueError, match=r"the parameter 0.weight of stage 0 again as 2.weight"):
+        find.check_cuts(chain, (1,), 2)

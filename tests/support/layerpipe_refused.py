@@ -1,0 +1,95 @@
+"""Trainings that a pipeline refuses, for tests/layerpipe: what is said, as JSON on the last line.
+
+One process is enough, with as many stages as there are processes: one.
+"""
+
+import json
+
+import lightning.pytorch as pl
+import torch
+from torch import nn
+
+import bppsa_lightning as bl
+from support.layerpipe_training import Model, loader, trainer
+
+
+class Other(Model):
+    """The same with something that a pipeline cannot train."""
+
+    def __init__(self, **parts) -> None:
+        super().__init__()
+        for name, module in parts.items():
+            setattr(self, name, module)
+
+
+class Manual(Model):
+    automatic_optimization = False
+
+
+class Twice(Model):
+    def training_step(self, batch, index):
+        return super().training_step(batch, index) + self.net(batch[0]).sum()
+
+
+class Never(Model):
+    def training_step(self, batch, index):
+        return batch[0].sum().requires_grad_()
+
+
+class Detached(Model):
+    def training_step(self, batch, index):
+        return self.net(batch[0]).detach().sum().requires_grad_()
+
+
+class LBFGS(Model):
+    def configure_optimizers(self):
+        return torch.optim.LBFGS(self.parameters())
+
+
+class Pair(nn.Module):
+    def forward(self, x):
+        return x, x
+
+
+class TwoOutputs(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net.append(Pair())
+
+
+CASES = {
+    "two chains": (lambda: Other(more=nn.Sequential(nn.Linear(2, 2))), {}, {}),
+    "no such chain": (Model, {"chain": "nett"}, {}),
+    "not a chain": (Model, {"chain": "net.0"}, {}),
+    "outside": (lambda: Other(head=nn.Linear(2, 2)), {}, {}),
+    "cuts": (Model, {"cuts": (3,)}, {}),
+    "falling cuts": (Model, {"cuts": (5, 3)}, {}),
+    "manual": (Manual, {}, {}),
+    "accumulated": (Model, {}, {"accumulate_grad_batches": 2}),
+    "sync_batchnorm": (Model, {}, {"sync_batchnorm": True}),
+    "average, mixed": (Model, {"versions": "average"}, {"precision": "bf16-mixed"}),
+    "lbfgs": (LBFGS, {}, {}),
+    "twice": (Twice, {}, {}),
+    "never": (Never, {}, {}),
+    "detached": (Detached, {}, {}),
+    "two outputs": (TwoOutputs, {}, {}),
+}
+
+
+def main() -> None:
+    said = {}
+    for name, (model, given, settings) in CASES.items():
+        try:
+            train = trainer(bl.LayerPipeStrategy(**given), 1, **settings)
+            train.fit(model(), loader())
+            said[name] = "nothing"
+        except Exception as error:  # of any kind: it is what the user sees
+            said[name] = f"{type(error).__name__}: {error}"
+        # What was changed for the time of fit is as before.
+        left = [type(c).__name__ for c in train.callbacks if "Drains" in type(c).__name__]
+        assert not left and isinstance(train, pl.Trainer)
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main()
