@@ -32,6 +32,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "fabric": 'Fabric(strategy="bppsa")',
         "registries": "names in Lightning",
         "callbacks": "timing, logging, pruning",
+        "layerpipe": "a pipeline of processes",
         "attach": "attach(), detach()",
         "explain": "what runs how, and why",
         "calibration": "measures this machine",

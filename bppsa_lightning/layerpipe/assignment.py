@@ -122,8 +122,8 @@ def assign(
     """
     check_processors(processors, len(costs))
     if not intra and not inter:
-        found = partition(costs, processors) if cuts is None else cuts
-        return as_pipedream(costs, found, processors)
+        given = partition(costs, processors) if cuts is None else cuts
+        return as_pipedream(costs, given, processors)
     search = _Search(costs, processors, intra, inter, cuts, movable)
     given = partition(costs, processors) if cuts is None else cuts
     enough, low = interval(costs, given), sum(c.total for c in costs) / processors
@@ -254,9 +254,11 @@ class _Search:
             tuple(weight),
         )  # fmt: skip
 
-    def _shares(self, ends: list[float], forward: list[int]) -> tuple:
+    def _shares(
+        self, ends: list[float], forward: list[int]
+    ) -> tuple[tuple[tuple[int, float], ...], ...]:
         """(processor, fraction) of each layer's D from where each processor ends."""
-        shares = []
+        shares: list[tuple[tuple[int, float], ...]] = []
         for m, cost in enumerate(self.costs):
             low, high = float(self.d[m]), float(self.d[m + 1])
             if not cost.input_gradient:

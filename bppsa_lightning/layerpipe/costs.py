@@ -37,9 +37,10 @@ class LayerCost:
 
 
 class Product(NamedTuple):
-    """`count` products of an (m, k) and a (k, n) matrix.
+    """Products of an (m, k) and a (k, n) matrix.
 
     Attributes:
+        copies: how many of them.
         weights: whether the second matrix holds weights; else it is an activation as the first,
             and the gradients of both belong to D.
     """
@@ -47,16 +48,16 @@ class Product(NamedTuple):
     m: int
     k: int
     n: int
-    count: int = 1
+    copies: int = 1
     weights: bool = True
 
     @property
     def for_input(self) -> Product:
-        return Product(self.m, self.n, self.k, self.count)
+        return Product(self.m, self.n, self.k, self.copies)
 
     @property
     def for_weights(self) -> Product:
-        return Product(self.k, self.m, self.n, self.count)
+        return Product(self.k, self.m, self.n, self.copies)
 
 
 class Layer(NamedTuple):
@@ -80,7 +81,7 @@ Model = Callable[[Product], float]
 
 def macs(product: Product) -> float:
     """Multiply-and-add operations: one cycle each."""
-    return float(product.m * product.k * product.n * product.count)
+    return float(product.m * product.k * product.n * product.copies)
 
 
 def systolic(rows: int, columns: int, stationary: str) -> Model:
@@ -97,10 +98,10 @@ def systolic(rows: int, columns: int, stationary: str) -> Model:
         raise ValueError(f"stationary: found {stationary!r}, wanted 'output' or 'weight'")
 
     def cycles(product: Product) -> float:
-        m, k, n, count, _ = product
+        m, k, n, copies, _ = product
         down, along = (m, k) if stationary == "output" else (k, m)
         folds = ceil(down / rows) * ceil(n / columns)
-        return float(count * folds * (2 * rows + columns + along - 2))
+        return float(copies * folds * (2 * rows + columns + along - 2))
 
     return cycles
 

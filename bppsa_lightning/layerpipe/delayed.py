@@ -107,7 +107,7 @@ class DelayedPipeline:
         under_way, index = self.stage.under_way[k], self.stage.span.start
         piece, layer = under_way.pieces[0], self.chain[index]
         assert piece.g is not None
-        weight = self.stage.weights.of(layer.weight, under_way.version).clone()
+        weight = self.stage.weights.of(next(layer.parameters()), under_way.version).clone()
         here = round(share * len(piece.g))
         with self.stage.trace.task("D", index, k, self.stage.weights.version):
             size = (here, *piece.x.shape[1:])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
@@ -30,7 +32,9 @@ class Links:
 
     def __init__(self, stages: int, device: torch.device) -> None:
         self._stages, self._device = stages, device
-        self._groups = {kind: dist.new_group() for kind in KINDS} if stages > 1 else {}
+        self._groups: dict[str, Any] = {}
+        if stages > 1:
+            self._groups = {kind: dist.new_group() for kind in KINDS}
         self._channels: dict[tuple[str, int], Channel] = {}
         # A message is taken at the latest when the mini-batch's gradient has come back, or two
         # turns after it was sent; some messages are three tensors.

@@ -38,7 +38,8 @@ def joined(name: str, layers: Sequence[Layer], side: Sequence[Layer] = ()) -> La
 
 
 def vgg(batch: int, widths: Sequence[Sequence[int]]) -> list[Layer]:
-    layers, channels, size = [], 3, 224
+    layers: list[Layer] = []
+    channels, size = 3, 224
     for group in widths:
         for width in group:
             name = f"conv{len(layers) + 1}"

@@ -139,11 +139,13 @@ class Simulation:
                     heapq.heappush(ready[other.processor], other)
 
     def interval(self) -> float:
-        """The time between two mini-batches in steady state: in the middle, at the last layer."""
-        last = len(self.costs) - 1
-        starts = [d.start for d in self.done if d.task.kind == "F" and d.task.layer == last]
-        a, b = len(starts) // 3, 3 * len(starts) // 4
-        return (starts[b] - starts[a]) / (b - a)
+        """The time between two mini-batches in steady state.
+
+        Between the gradients of the first layer in the second half, before the pipeline drains.
+        """
+        ends = sorted(d.end for d in self.done if d.task.kind == "G" and not d.task.layer)
+        a, b = len(ends) // 2, 4 * len(ends) // 5
+        return (ends[b] - ends[a]) / (b - a)
 
     def fill(self) -> float:
         """Until the first gradient of the first layer is there."""

@@ -155,11 +155,13 @@ def _input_gradient(piece: Piece) -> Tensor:
     if not x.requires_grad or not y.requires_grad:
         return torch.zeros_like(x)
     if not parameters or _is_single(piece.layer):
+        dx: Tensor | None
         (dx,) = torch.autograd.grad(y, x, g, retain_graph=bool(parameters), allow_unused=True)
     else:
         y = y.clone() if y._is_view() else y  # the next call detaches it in place
-        (dx,), piece.groups = split.stage_backward_input([y], [g], [x], iter(parameters))
-        x.grad = None
+        assert g is not None
+        found, piece.groups = split.stage_backward_input([y], [g], [x], iter(parameters))
+        dx, x.grad = found[0], None
     return torch.zeros_like(x) if dx is None else dx
 
 

@@ -147,7 +147,7 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         self._reset()
         # Every process reads all of the data, in the order that the user gave it.
         trainer._accelerator_connector.use_distributed_sampler = False
-        epoch_loop = trainer.fit_loop.epoch_loop
+        epoch_loop: Any = trainer.fit_loop.epoch_loop
         if hasattr(epoch_loop, "_broadcast_sigterm_tensor"):
             # Before every batch it would make all processes wait for the last stage.
             epoch_loop._broadcast_sigterm_tensor = partial(self._stop_at_sigterm, trainer)
@@ -157,7 +157,8 @@ class LayerPipeStrategy(Settles, DDPStrategy):
 
     def _stop_at_sigterm(self, trainer: pl.Trainer) -> None:
         if trainer.received_sigterm:
-            raise type(self)._trees[0].find("pytorch.utilities.exceptions.SIGTERMException")
+            [tree, *_] = vars(type(self))["_trees"]
+            raise tree.find("pytorch.utilities.exceptions.SIGTERMException")
 
     @override
     def configure_ddp(self) -> None:
@@ -174,7 +175,8 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         collect.share_from_zero(module)
         self._links = Links(self.stages, self.root_device)
         self._callback = Drains(self)
-        module.trainer.callbacks.insert(0, self._callback)
+        trainer: Any = module.trainer
+        trainer.callbacks.insert(0, self._callback)
         if not self.is_delayed:
             self._clipping = clipping.NormOfAllStages(self.precision_plugin)
 
@@ -252,7 +254,8 @@ class LayerPipeStrategy(Settles, DDPStrategy):
             with capture.chain_is(self._layers, output):
                 found = step(*micro_batch[0], **micro_batch[1])
             output.check()
-            return found["loss"] if isinstance(found, Mapping) else found
+            tensor: Any = found["loss"] if isinstance(found, Mapping) else found
+            return tensor  # type: ignore[no-any-return]
 
         with self.precision_plugin.train_step_context():
             value, self._grads = self._pipeline.step(x, loss if self._is_last else None)
@@ -422,9 +425,12 @@ class LayerPipeStrategy(Settles, DDPStrategy):
     @override
     def teardown(self) -> None:
         module = self.lightning_module
-        if module is not None and self._callback in module.trainer.callbacks:
-            module.trainer.callbacks.remove(self._callback)
-            vars(module.trainer.fit_loop.epoch_loop).pop("_broadcast_sigterm_tensor", None)
+        trainer: Any = None if module is None else module.trainer
+        if trainer is not None and self._callback in trainer.callbacks:
+            trainer.callbacks.remove(self._callback)
+            vars(trainer.fit_loop.epoch_loop).pop("_broadcast_sigterm_tensor", None)
+        if self._links is not None:
+            self._links.close()
         if self._clipping is not None:
             self._clipping.restore()
         self._reset()

@@ -42,8 +42,8 @@ NAMES = {"F": "F, forward", "D": "D, gradient of the input", "G": "G, gradient o
 @cache
 def timed(product: Product) -> float:
     """Seconds of a product on this machine, one thread: the median of three."""
-    a = torch.randn(product.count, product.m, product.k)
-    b = torch.randn(product.count, product.k, product.n)
+    a = torch.randn(product.copies, product.m, product.k)
+    b = torch.randn(product.copies, product.k, product.n)
     seconds = []
     for _ in range(3):
         start = time.perf_counter()

@@ -15,6 +15,7 @@ from torch import nn
 from bppsa_lightning.layerpipe.delays import layer_delays
 from bppsa_lightning.layerpipe.reference import delayed_sgd
 
+pytestmark = pytest.mark.slow
 TESTS = Path(__file__).parents[1]
 DELAYED = [
     f"{schedule}-{optimizer}-delayed-{versions}-{layers}"
@@ -121,13 +122,9 @@ def test_tasks_that_are_lent_to_other_stages_change_nothing(left, name):
         assert_close(found[case, rank]["weights"], model.state_dict(), 1e-10)
 
 
+@pytest.mark.parametrize("left", [2], indirect=True)
 class TestTrainer:
     """What a Trainer does between the steps, on two processes."""
-
-    @pytest.fixture(autouse=True)
-    def two(self, left):
-        if left[0] != 2:
-            pytest.skip("on two processes")
 
     def test_it_drains_before_validations_and_checkpoints(self, left):
         """The oracle drains where the run validated (25) and kept checkpoints (20, 40)."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
 TESTS = Path(__file__).parents[1]
 
 

@@ -12,6 +12,7 @@ from torch import nn
 import bppsa_lightning as bl
 from bppsa_lightning.layerpipe import find
 
+pytestmark = pytest.mark.slow
 TESTS = Path(__file__).parents[1]
 
 
