@@ -141,10 +141,11 @@ class Simulation:
     def interval(self) -> float:
         """The time between two mini-batches in steady state.
 
-        Between the gradients of the first layer in the second half, before the pipeline drains.
+        Between the gradients of the first layer, from a quarter of the mini-batches on until those
+        that the end of the data hurries.
         """
         ends = sorted(d.end for d in self.done if d.task.kind == "G" and not d.task.layer)
-        a, b = len(ends) // 2, 4 * len(ends) // 5
+        a, b = len(ends) // 4, len(ends) - len(ends) // 8 - self.delays[0] - 1
         return (ends[b] - ends[a]) / (b - a)
 
     def fill(self) -> float:
