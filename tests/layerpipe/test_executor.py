@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lightning.pytorch as pl
 import pytest
 import torch
 from support import layerpipe_training as training
@@ -189,6 +190,15 @@ class TestTrainer:
         training.trainer("auto", 1, **settings).fit(model, training.loader())
         for rank in (0, 1):
             assert_close(found[name, rank]["weights"], model.state_dict(), 1e-10)
+
+    def test_processes_shuffle_alike_and_as_stock_does(self, left):
+        """Their own generators were seeded differently; rank 0's counts."""
+        _, _, found = left
+        model = self.frozen()
+        pl.seed_everything(7, verbose=False)
+        train = training.trainer("auto", 1, max_epochs=2)
+        train.fit(model, training.loader(shuffle=True))
+        assert_close(found["shuffled", 1]["weights"], model.state_dict(), 1e-10)
 
     @staticmethod
     def frozen():

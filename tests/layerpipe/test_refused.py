@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from lightning.pytorch.strategies import StrategyRegistry
+from support.helpers import trainer
 from torch import nn
 
 import bppsa_lightning as bl
@@ -67,6 +69,17 @@ def test_the_error_says_what_was_found_and_wanted(said, case, message):
 def test_arguments(settings, message):
     with pytest.raises(ValueError, match=message):
         bl.LayerPipeStrategy(**settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "start_method"),
+    [("layerpipe", "popen"), ("layerpipe_spawn", "spawn"), ("layerpipe_fork", "fork")],
+)
+def test_the_names_of_the_strategy(name, start_method):
+    assert name in StrategyRegistry
+    strategy = trainer(name, devices=2).strategy
+    assert type(strategy) is bl.LayerPipeStrategy and strategy.num_processes == 2
+    assert strategy._start_method == start_method and strategy.schedule == "layerpipe"
 
 
 def test_more_processes_than_layers():

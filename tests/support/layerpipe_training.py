@@ -197,6 +197,7 @@ class Run:
             ("accumulated_zb", {"schedule": "zero_bubble"}, {"accumulate_grad_batches": 2}),
             ("mixed", {}, {"precision": "bf16-mixed"}),
             ("epochs", {}, {"max_epochs": 3}),
+            ("shuffled", {"schedule": "gpipe"}, {"max_epochs": 2}),
             ("default_cuts", {"cuts": None}, {}),
         ]:  # fmt: skip
             model = Model()
@@ -204,7 +205,7 @@ class Run:
                 parameter.requires_grad_(False)
             strategy = bl.LayerPipeStrategy(**{"cuts": self.cuts, **strategy})
             train = trainer(strategy, self.processes, **settings)
-            shuffled = loader(shuffle=True) if name == "epochs" else loader()
+            shuffled = loader(shuffle=name in ("epochs", "shuffled"))
             pl.seed_everything(7 + train.global_rank, verbose=False)
             train.fit(model, shuffled)
             self.leave(name, train, model, plan=strategy.plan.cuts)
