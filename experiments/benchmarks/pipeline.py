@@ -27,6 +27,7 @@ from bppsa_lightning.layerpipe.measured import measure
 from bppsa_lightning.layerpipe.movable import is_movable
 from bppsa_lightning.layerpipe.pipedream import partition
 from experiments import recording
+from experiments.train.pruned_vgg11 import vgg11
 
 WARM_UP = 8  # steps
 SCHEDULES = ("one process", "two threads", "layerpipe", "pipedream", "gpipe", "zero_bubble")
@@ -42,9 +43,7 @@ def mlp() -> tuple[nn.Sequential, tuple[int, ...]]:
 
 def vgg() -> tuple[nn.Sequential, tuple[int, ...]]:
     """VGG-11 for 32 x 32, half as wide, and the size of a mini-batch."""
-    from experiments.paper.layerpipe_convergence import vgg11
-
-    return vgg11(), (64, 3, 32, 32)
+    return vgg11(norm=False, narrower=2), (64, 3, 32, 32)
 
 
 NETWORKS = {"MLP": mlp, "VGG-11": vgg}

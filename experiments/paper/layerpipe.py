@@ -124,7 +124,7 @@ def summary(rows: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]
 def draw(found: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
     """A panel for each network, a line for each cost model."""
     figure, axes = recording.pyplot().subplots(2, 4, figsize=(13, 6), sharex=True, sharey=True)
-    for axis, network in zip(axes.flat, NETWORKS, strict=True):
+    for axis, network in zip(axes.flat, NETWORKS, strict=False):
         axis.axvspan(6.5, 9.5, color="0.93", zorder=0)
         for name, networks in found.items():
             rows = networks[network]
@@ -151,10 +151,10 @@ def draw_schedules(path: Path, processors: int = 4, batches: int = 9) -> None:
     ]
     home = as_pipedream(costs, partition(costs, processors), processors)
     every = [2 * (len(costs) - 1 - m) for m in range(len(costs))]
-    count, both = batches + 20, assign(costs, processors)
+    count, near = batches + 20, assign(costs, processors, movable=[True] * len(costs))
     runs = {
         "PipeDream": Simulation(costs, home, "pipedream", count),
-        "LayerPipe": Simulation(costs, both, "layerpipe", count, every),
+        "LayerPipe": Simulation(costs, near, "layerpipe", count, every),
     }
     end = max(d.end for run in runs.values() for d in run.done if d.task.batch < batches - 2)
     pyplot = recording.pyplot()
@@ -184,10 +184,10 @@ def _gantt(axis: Any, run: Simulation, end: float) -> None:
             task.processor, stop - begin, left=begin, height=0.86, color=COLOURS[task.kind],
             edgecolor="white", linewidth=1.2,
         )  # fmt: skip
-        if (stop + begin) / 2 < end:
+        if (stop + begin) / 2 < end and stop - begin > end / 120:
             axis.text(
                 (begin + stop) / 2, task.processor, str(task.batch + 1), ha="center", va="center",
-                fontsize=7 if stop - begin > 2 else 5,
+                fontsize=7,
             )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from bppsa_lightning.datasets import DigitsDataModule
 from bppsa_lightning.layerpipe.delays import layer_delays
 from bppsa_lightning.layerpipe.reference import delayed_sgd
 from experiments import recording
+from experiments.train.pruned_vgg11 import vgg11
 
 METHODS = ("synchronous", "layerpipe", "layerpipe, average", "pipedream")
 COLOURS = ("black", "tab:blue", "tab:cyan", "tab:orange")
@@ -58,20 +59,9 @@ class Mean(nn.Module):
         return x.mean(1)
 
 
-def vgg11() -> nn.Sequential:
+def vgg() -> nn.Sequential:
     """VGG-11 for 32 x 32, without norms, half as wide."""
-    layers: list[nn.Module] = []
-    channels = 3
-    for width in (32, "M", 64, "M", 128, 128, "M", 256, 256, "M", 256, 256, "M"):
-        if width == "M":
-            layers.append(nn.MaxPool2d(2))
-        else:
-            convolution = nn.Conv2d(channels, int(width), 3, padding=1)
-            nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
-            nn.init.zeros_(convolution.bias)
-            layers += [convolution, nn.ReLU()]
-            channels = int(width)
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels, 10))
+    return vgg11(norm=False, narrower=2)
 
 
 def rnns() -> nn.Sequential:
@@ -115,7 +105,7 @@ class Task:
 
 
 TASKS = (
-    Task("digits", vgg11, digits, (6, 11, 16), 0.003, 64, 15),
+    Task("digits", vgg, digits, (6, 11, 16), 0.003, 64, 15),
     Task("bitstreams", rnns, bitstreams, (1, 2, 4), 0.01, 64, 15),
 )
 

@@ -48,19 +48,26 @@ class PrunedVGG11(Classifier):
         return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=self.momentum)
 
 
-def vgg11(num_classes: int = 10, norm: bool = True) -> nn.Sequential:
-    """The network, initialised for ReLU: without a norm, PyTorch's default fades over 8 layers."""
+def vgg11(num_classes: int = 10, norm: bool = True, narrower: int = 1) -> nn.Sequential:
+    """The network, initialised for ReLU: without a norm, PyTorch's default fades over 8 layers.
+
+    Args:
+        num_classes: classes.
+        norm: whether a batch norm follows each convolution.
+        narrower: what the channels of each convolution are divided by.
+    """
     layers: list[nn.Module] = []
     channels = 3
     for layer in LAYERS:
         if layer == "M":
             layers.append(nn.MaxPool2d(2))
         else:
-            convolution = nn.Conv2d(channels, layer, 3, padding=1)
+            outputs = layer // narrower
+            convolution = nn.Conv2d(channels, outputs, 3, padding=1)
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
             nn.init.zeros_(convolution.bias)
-            layers += [convolution, *([nn.BatchNorm2d(layer)] if norm else []), nn.ReLU()]
-            channels = layer
+            layers += [convolution, *([nn.BatchNorm2d(outputs)] if norm else []), nn.ReLU()]
+            channels = outputs
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels, num_classes))
 
 
