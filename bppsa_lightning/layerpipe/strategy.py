@@ -21,6 +21,7 @@ from bppsa_lightning.layerpipe.delayed import DelayedPipeline
 from bppsa_lightning.layerpipe.delays import SCHEDULES, UPDATES_PER_STAGE, stage_delays
 from bppsa_lightning.layerpipe.drains import Drains
 from bppsa_lightning.layerpipe.links import Links, rank_of
+from bppsa_lightning.layerpipe.metrics import WholeMetrics
 from bppsa_lightning.layerpipe.options import Options, options_of, with_options
 from bppsa_lightning.layerpipe.plan import Plan
 from bppsa_lightning.layerpipe.planning import make_plan
@@ -115,6 +116,7 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         self._callback: Any = None
         self._clipping: Any = None
         self._randomness: LoaderRandomness | None = None
+        self._metrics: WholeMetrics | None = None
 
     # What it is
 
@@ -154,6 +156,8 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         super().setup(trainer)
         self._randomness = LoaderRandomness()
         self._randomness.states = self.broadcast(self._randomness.states)
+        assert self.lightning_module is not None
+        self._metrics = WholeMetrics(self.lightning_module)
 
     def _stop_at_sigterm(self, trainer: pl.Trainer) -> None:
         if trainer.received_sigterm:
@@ -431,6 +435,8 @@ class LayerPipeStrategy(Settles, DDPStrategy):
             vars(trainer.fit_loop.epoch_loop).pop("_broadcast_sigterm_tensor", None)
         if self._links is not None:
             self._links.close()
+        if self._metrics is not None:
+            self._metrics.restore()
         if self._clipping is not None:
             self._clipping.restore()
         self._reset()

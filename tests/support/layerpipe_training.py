@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import SumMetric
 
 import bppsa_lightning as bl
 from bppsa_lightning.layerpipe import planning
@@ -57,12 +58,13 @@ def convolutions() -> nn.Sequential:
 
 
 class Model(pl.LightningModule):
-    """A chain under a loss."""
+    """A chain under a loss, with metrics."""
 
     def __init__(self, layers=perceptron, optimizer: str = "sgd") -> None:
         super().__init__()
         torch.manual_seed(3)
         self.net, self.optimizer = layers(), optimizer
+        self.seen = torch.nn.ModuleDict({part: SumMetric() for part in ("train_", "val_")})
 
     def loss(self, batch) -> Tensor:
         x = batch[0].to(self.net[0].weight.dtype)
@@ -70,11 +72,15 @@ class Model(pl.LightningModule):
 
     def training_step(self, batch, _) -> Tensor:
         loss = self.loss(batch)
-        self.log("train_loss", loss, prog_bar=True)
+        self.log("train_loss", loss, prog_bar=True, sync_dist=True)
+        self.seen["train_"](len(batch[0]))
+        self.log("train_seen", self.seen["train_"], on_epoch=True)
         return loss
 
     def validation_step(self, batch, _) -> None:
-        self.log("val_loss", self.loss(batch))
+        self.log("val_loss", self.loss(batch), sync_dist=True)
+        self.seen["val_"](len(batch[0]))
+        self.log("val_seen", self.seen["val_"], on_epoch=True)
 
     test_step = validation_step
 
@@ -97,8 +103,16 @@ def data(images: bool = False, count: int = 6 * STEPS) -> TensorDataset:
     return TensorDataset(x, torch.randint(CLASSES, (count,), generator=generator))
 
 
-def loader(images: bool = False, **settings) -> DataLoader:
-    return DataLoader(data(images), **{"batch_size": 6, **settings})
+def loader(images: bool = False, count: int = 6 * STEPS, **settings) -> DataLoader:
+    return DataLoader(data(images, count), **{"batch_size": 6, **settings})
+
+
+def of_a_case(case: str) -> DataLoader:
+    """The data of a case of `Run.against_the_oracle`: 50 steps and more."""
+    images = case.endswith("convolutions")
+    if case.startswith("zero_bubble"):  # asks for equal batches
+        return loader(images, 12 * STEPS, batch_size=12)
+    return loader(images, 7 * STEPS + 2, batch_size=7)
 
 
 def trainer(strategy, processes: int, **settings) -> pl.Trainer:
@@ -143,10 +157,7 @@ class Run:
         )
         model = Model(globals()[layers], optimizer)
         train = trainer(strategy, self.processes)
-        images = layers == "convolutions"
-        # A last batch that is smaller than the others, where no schedule asks for equal ones.
-        size = 12 if schedule == "zero_bubble" else 7
-        train.fit(model, loader(images, batch_size=size))
+        train.fit(model, of_a_case(case))
         self.leave(case, train, model, observed=strategy.observed_delays, plan=strategy.plan.cuts)
 
     def lent(self) -> None:
@@ -162,7 +173,7 @@ class Run:
             model = Model()
             train = trainer(strategy, self.processes)
             with lending(lent, shared):
-                train.fit(model, loader(batch_size=7))
+                train.fit(model, of_a_case("lent"))
             self.leave(f"lent-{name}", train, model, plan=strategy.plan.cuts)
 
     def drained(self) -> None:
