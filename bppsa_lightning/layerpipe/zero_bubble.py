@@ -32,10 +32,10 @@ def order(stage: int, stages: int, micro_batches: int) -> list[str]:
     tasks = [f"{stage}F{j}" for j in range(ahead)]
     for j in range(micro_batches):
         tasks.append(f"{stage}I{j}")
-        if ahead + j < micro_batches:
-            tasks.append(f"{stage}F{ahead + j}")
         if j >= stage:
             tasks.append(f"{stage}W{j - stage}")
+        if ahead + j < micro_batches:
+            tasks.append(f"{stage}F{ahead + j}")
     return tasks + [f"{stage}W{j}" for j in range(max(0, micro_batches - stage), micro_batches)]
 
 

@@ -1,0 +1,187 @@
+"""The parts of the executor that need no second process."""
+
+import types
+
+import pytest
+import torch
+from lightning_utilities.core.rank_zero import rank_zero_only
+from torch import nn
+
+from bppsa_lightning.layerpipe import capture, movable, planning, refuse
+from bppsa_lightning.layerpipe.channels import Channel
+from bppsa_lightning.layerpipe.data import LoaderRandomness, SameBatches
+from bppsa_lightning.layerpipe.delays import layer_delays, spans
+from bppsa_lightning.layerpipe.options import options_of, with_options
+from bppsa_lightning.layerpipe.stage import Stage
+from bppsa_lightning.layerpipe.trace import Event, Trace, observed_delays
+from bppsa_lightning.layerpipe.weights import Stash
+from bppsa_lightning.layerpipe.zero_bubble import ZeroBubblePipeline, order, part_of
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("micro_batches", [1, 3, 8])
+def test_the_order_of_zero_bubble(stages, micro_batches):
+    for stage in range(stages):
+        tasks = order(stage, stages, micro_batches)
+        assert sorted(tasks) == sorted(
+            f"{stage}{kind}{j}" for kind in "FIW" for j in range(micro_batches)
+        )
+        held = most = 0
+        for task in tasks:
+            held += {"F": 1, "I": 0, "W": -1}[task[len(str(stage))]]
+            most = max(most, held)
+        assert most <= stages  # as the first stage under 1F1B
+        for j in range(micro_batches):
+            places = [tasks.index(f"{stage}{kind}{j}") for kind in "FIW"]
+            assert places == sorted(places)
+
+
+def test_a_batch_is_divided_by_its_samples():
+    batch = {"x": torch.arange(6), "pair": (torch.ones(3, 6), "name"), "weight": torch.tensor(2.0)}
+    part = part_of(batch, 1, 3, 6)
+    assert part["x"].tolist() == [2, 3]
+    assert part["pair"][0].shape == (3, 6) and part["pair"][1] == "name" and part["weight"] == 2
+
+
+def test_zero_bubble_divides_alike():
+    pipeline = ZeroBubblePipeline.__new__(ZeroBubblePipeline)
+    pipeline.micro_batches, pipeline._rows = 4, None
+    with pytest.raises(ValueError, match="batch: found 6 samples, wanted a multiple of micro_ba"):
+        pipeline._divisible(torch.ones(6, 2))
+    pipeline._divisible(torch.ones(8, 2))
+    with pytest.raises(ValueError, match="found 4 samples, wanted 8, as in the first mini-batch"):
+        pipeline._divisible(torch.ones(4, 2))
+
+
+LAYERS = [
+    (lambda: nn.Linear(5, 3), (4, 5)),
+    (lambda: nn.Linear(5, 3, bias=False), (4, 2, 5)),
+    (lambda: nn.Conv1d(4, 6, 3, stride=2, groups=2), (3, 4, 9)),
+    (lambda: nn.Conv2d(2, 4, (3, 2), padding=(1, 0), dilation=2, bias=False), (3, 2, 7, 6)),
+    (lambda: nn.Conv3d(1, 2, 2, padding=1), (2, 1, 3, 4, 3)),
+]
+
+
+@pytest.mark.parametrize(("make", "size"), LAYERS, ids=[repr(make()) for make, _ in LAYERS])
+def test_gradients_without_the_forwards_graph(make, size):
+    layer = make().double()
+    assert movable.is_movable(layer)
+    x = torch.randn(size, dtype=torch.float64, requires_grad=True)
+    y = layer(x)
+    g = torch.randn_like(y)
+    dx, *dw = torch.autograd.grad(y, [x, *layer.parameters()], g)
+    torch.testing.assert_close(movable.input_gradient(layer, g, layer.weight.detach(), size), dx)
+    found = movable.weight_gradient(layer, x.detach(), g)
+    torch.testing.assert_close(found, dw)
+
+
+def test_what_is_not_movable():
+    hooked = nn.Linear(2, 2)
+    hooked.register_forward_hook(lambda *_: None)
+    pruned = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+    same = nn.Conv2d(1, 1, 3, padding="same")
+    circular = nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular")
+    for layer in (hooked, pruned, same, circular, nn.ReLU(), nn.BatchNorm1d(2)):
+        assert not movable.is_movable(layer)
+
+
+def test_a_micro_batchs_norm_is_warned_of(monkeypatch):
+    monkeypatch.setattr(rank_zero_only, "rank", 0, raising=False)
+    chain = nn.Sequential(nn.BatchNorm1d(2))
+    trainer = types.SimpleNamespace(gradient_clip_algorithm=None, gradient_clip_val=None)
+    strategy = types.SimpleNamespace(is_delayed=False, micro_batches=2)
+    with pytest.warns(UserWarning, match="Batch norms see micro-batches"):
+        refuse.warn(trainer, strategy, chain)
+    strategy.is_delayed, trainer.gradient_clip_val = True, 1.0
+    with pytest.warns(UserWarning, match="clips the norm of each stage's gradient"):
+        refuse.warn(trainer, strategy, chain)
+
+
+def test_what_cannot_be_sent():
+    channel = Channel(1, None, torch.device("cpu"), 1)
+    with pytest.raises(TypeError, match="found a tensor of 1 dimensions and torch.complex64"):
+        channel.send(torch.ones(2, dtype=torch.complex64))
+
+
+def test_the_plan_counts_operations_and_leaves_the_model_alone():
+    chain = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 4))
+    before = {name: value.clone() for name, value in chain.state_dict().items()}
+    torch.manual_seed(0)
+    costs, kept = planning.profile(chain, torch.randn(32, 8))
+    drawn = torch.rand(3)
+    torch.manual_seed(0)
+    torch.randn(32, 8)
+    assert torch.equal(drawn, torch.rand(3))
+    assert all(torch.equal(before[name], value) for name, value in chain.state_dict().items())
+    each = planning.OPERATIONS_PER_NUMBER
+    assert costs[0].forward == 32 * 8 * 16 + each * 32 * (8 + 16)
+    assert costs[0].input_gradient == 0 and costs[3].input_gradient > 32 * 16 * 4
+    assert costs[2].weight_gradient == 0
+    assert kept[0] >= 32 * 8 * 4 and kept[3] >= 32 * 16 * 4
+
+
+def test_kept_bytes_bound_what_a_stage_holds():
+    """Everything that a mini-batch under way keeps alive, but the weights."""
+    chain = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    x = torch.randn(32, 8)
+    _, kept = planning.profile(chain, x)
+    stage = Stage(list(chain), range(3), Stash(chain.parameters()), Trace(False))
+    stage.forward(0, x)
+    alive = {}
+    for piece in stage.under_way[0].pieces:
+        for tensor in (piece.x, piece.y):
+            alive[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+    last = stage.under_way[0].pieces[-1].y.untyped_storage().nbytes()
+    assert sum(alive.values()) - last <= sum(kept)
+
+
+def test_options_come_back():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0, momentum=0.5)
+    old = options_of(optimizer)
+    optimizer.param_groups[0]["lr"] = 0.1
+    with with_options(optimizer, old):
+        assert optimizer.param_groups[0]["lr"] == 1.0
+    assert optimizer.param_groups[0]["lr"] == 0.1 and optimizer.param_groups[0]["momentum"] == 0.5
+
+
+def test_loaders_draw_from_their_own_generators():
+    randomness = LoaderRandomness()
+    state = torch.get_rng_state()
+    batches = SameBatches([torch.rand(1)], randomness)
+    assert len(batches) == 1 and len(list(batches)) == 1
+    assert not torch.equal(state, torch.get_rng_state())  # the rand above, and nothing else
+    before = torch.get_rng_state()
+    drawn = list(SameBatches(torch.utils.data.DataLoader(range(8), shuffle=True), randomness))
+    assert len(drawn) == 8 and torch.equal(before, torch.get_rng_state())
+
+
+def test_delays_and_cuts():
+    assert layer_delays("layerpipe", (2, 5), 7) == [4, 4, 2, 2, 2, 0, 0]
+    assert layer_delays("pipedream", (2, 5), 7) == [2, 2, 1, 1, 1, 0, 0]
+    assert layer_delays("gpipe", (2, 5), 7) == [0] * 7
+    for cuts in ((0, 3), (3, 3), (7,), (5, 2)):
+        with pytest.raises(
+            ValueError, match="cuts: found .* wanted rising numbers between 1 and 6"
+        ):
+            spans(cuts, 7)
+
+
+def test_a_delay_is_read_off_the_order_of_the_tasks():
+    def event(kind, batch):
+        return Event(kind, 0, batch, 0, 0.0, 0.0)
+
+    events = [event("F", 0), event("F", 1), event("F", 2), event("U", 0), event("F", 3)]
+    assert observed_delays(events) == {0: 2}
+
+
+def test_a_step_that_hides_errors_still_ends_at_the_chain():
+    chain = nn.Sequential(nn.Linear(2, 2))
+
+    def step():
+        try:
+            chain(torch.ones(1, 2))
+        except Exception:  # a user's habit
+            pytest.fail("the step went on")
+
+    assert capture.input_of(chain, "net", step).shape == (1, 2)
+    assert "forward" not in vars(chain)
