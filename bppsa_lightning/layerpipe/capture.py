@@ -70,7 +70,7 @@ class Output:
             raise RuntimeError(
                 f"chain: training_step called {self.name!r} twice, wanted one call in a step"
             )
-        return self.y
+        return self.y.clone()  # which the step may change in place, as it may the chain's own
 
     def check(self) -> None:
         """Raises if the step did not ask for it."""

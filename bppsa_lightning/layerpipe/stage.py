@@ -79,6 +79,7 @@ class Stage:
     def forward(self, k: Any, x: Tensor) -> Tensor:
         """F of all layers: the output of the stage for mini-batch k, without a graph."""
         pieces = []
+        self.weights.locate()
         for index, layer in self.layers.items():
             x = x.detach()
             if x.is_floating_point() or x.is_complex():

@@ -363,6 +363,12 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         with with_options(optimizer, self._options.pop(due)):
             self._update(optimizer, gradient)
 
+    @override
+    def barrier(self, *args: Any, **kwargs: Any) -> None:
+        """As the base method, once the pipeline has drained: a lent task is due in a later turn."""
+        self.drain()
+        super().barrier(*args, **kwargs)
+
     def share(self) -> None:
         """Drains, and gives every process the weights of all stages."""
         self.drain()

@@ -41,8 +41,13 @@ class Weights(ABC):
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.parameters = list(parameters)
-        self._by_storage = {p.untyped_storage()._cdata: p for p in self.parameters}
+        self._by_storage: dict[int, nn.Parameter] = {}
         self.version = 0
+        self.locate()
+
+    def locate(self) -> None:
+        """Looks where the parameters are: their ``.data`` may have been exchanged since."""
+        self._by_storage = {p.untyped_storage()._cdata: p for p in self.parameters}
 
     @abstractmethod
     def of(self, parameter: nn.Parameter, version: int) -> Tensor:

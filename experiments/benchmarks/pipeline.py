@@ -4,9 +4,10 @@
 
 Each process has one thread. "one process" is stock Lightning with one thread; "two threads" is the
 same with both cores. The predictions are ratios of loads, from the layers' tasks as timed on this
-machine in one thread (`layerpipe.measured`), without messages and without the loader. A run's time
-is the mean of its steps, where the loss is known, but the first and last ones; the runs take turns,
-and medians are shown. Writes pipeline_cpu.json.
+machine in one thread (`layerpipe.measured`), without messages and without the loader; that of
+"layerpipe" with tasks moved, which the executor does only if the counted costs promise a tenth.
+A run's time is the mean of its steps, where the loss is known, but the first and last ones; the
+runs take turns, and medians are shown. Writes pipeline_cpu.json.
 """
 
 import argparse

@@ -122,6 +122,20 @@ def test_tasks_that_are_lent_to_other_stages_change_nothing(left, name):
         assert_close(found[case, rank]["weights"], model.state_dict(), 1e-10)
 
 
+def test_processes_meet_within_an_epoch_while_tasks_are_lent(left):
+    """At a user's barrier they would wait for each other for ever if the pipeline did not drain."""
+    processes, _, found = left
+    model = training.Model().double()
+    [optimizer], [scheduler] = model.configure_optimizers()
+    ages = layer_delays("layerpipe", found["validated", 0]["plan"], len(model.net))
+    delayed_sgd(
+        model.net, training.of_a_case("lent"), loss_of, optimizer, ages, drains=(11, 20, 40),
+        after_update=lambda _: scheduler["scheduler"].step(),
+    )  # fmt: skip
+    for rank in range(processes):
+        assert_close(found["validated", rank]["weights"], model.state_dict(), 1e-10)
+
+
 @pytest.mark.parametrize("left", [2], indirect=True)
 class TestTrainer:
     """What a Trainer does between the steps, on two processes."""

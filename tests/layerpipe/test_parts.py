@@ -135,6 +135,22 @@ def test_kept_bytes_bound_what_a_stage_holds():
     assert sum(alive.values()) - last <= sum(kept)
 
 
+def test_a_backward_sees_its_forwards_weights_though_their_storage_was_exchanged():
+    layer = nn.Linear(3, 2, bias=False).double()
+    chain = nn.Sequential(nn.Identity(), layer)
+    stage = Stage(list(chain), range(2), Stash(chain.parameters()), Trace(False))
+    layer.weight.data = layer.weight.data.clone()  # as callbacks do that average weights
+    seen = layer.weight.detach().clone()
+    stage.forward(0, torch.ones(4, 3, dtype=torch.float64))
+    stage.before_update()
+    layer.weight.data.mul_(7)
+    stage.after_update()
+    found = {}
+    g = torch.randn(4, 2, dtype=torch.float64)
+    stage.input_gradients(0, g, lambda index, piece: found.setdefault(index, piece.g))
+    torch.testing.assert_close(found[0], g @ seen)
+
+
 def test_options_come_back():
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0, momentum=0.5)
     old = options_of(optimizer)

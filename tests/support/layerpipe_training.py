@@ -68,7 +68,7 @@ class Model(pl.LightningModule):
 
     def loss(self, batch) -> Tensor:
         x = batch[0].to(self.net[0].weight.dtype)
-        return nn.functional.cross_entropy(self.net(x), batch[1])
+        return nn.functional.cross_entropy(self.net(x).mul_(1), batch[1])  # in place, as users do
 
     def training_step(self, batch, _) -> Tensor:
         loss = self.loss(batch)
@@ -133,6 +133,14 @@ def lending(lent, shared):
     return mock.patch("bppsa_lightning.layerpipe.strategy.make_plan", make_plan)
 
 
+class Meets(pl.Callback):
+    """A barrier after the eleventh mini-batch."""
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, index) -> None:
+        if index == 10:
+            trainer.strategy.barrier()
+
+
 class Run:
     """The trainings of this process.
 
@@ -175,6 +183,15 @@ class Run:
             with lending(lent, shared):
                 train.fit(model, of_a_case("lent"))
             self.leave(f"lent-{name}", train, model, plan=strategy.plan.cuts)
+        # Processes that meet within an epoch: at a user's barrier, and before validations.
+        model = Model()
+        train = trainer(
+            bl.LayerPipeStrategy(cuts=cuts), self.processes,
+            val_check_interval=20, num_sanity_val_steps=0, callbacks=[Meets()],
+        )  # fmt: skip
+        with lending(weights, {}):
+            train.fit(model, of_a_case("lent"), loader())
+        self.leave("validated", train, model, plan=cuts)
 
     def drained(self) -> None:
         """A validation within the epoch, a checkpoint at another place; the run goes on from it."""
