@@ -22,6 +22,7 @@ from bppsa_lightning.explain import explain
 from bppsa_lightning.layerpipe import strategy as _layerpipe
 from bppsa_lightning.planner import Plan
 from bppsa_lightning.registries import register_strategies as _register_strategies
+from bppsa_lightning.steps import scan
 
 if TYPE_CHECKING:
     from bppsa_lightning.callbacks.attach import Attach
@@ -51,6 +52,7 @@ __all__ = [
     "jacobians",
     "ops",
     "reference",
+    "scan",
 ]
 
 _OF_LIGHTNING: dict[str, _Any] = {

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 
 from torch import nn
 
-from bppsa_lightning import depth, planner, pruned, recurrent
+from bppsa_lightning import depth, pruned, recurrent
 from bppsa_lightning._replacement import Replacement, replacement_of, replacements
 from bppsa_lightning.chain import Chain, named_chains
+from bppsa_lightning.chain import check_algorithm as check_one
 
 
 def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> list[Chain]:
@@ -24,7 +25,8 @@ def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> li
 
     Args:
         module: searched with all its submodules.
-        algorithm: "auto" (the planner chooses), "linear", "chunked" or "blelloch"; or a dict of
+        algorithm: "auto" (the planner chooses), "linear", "chunked", "blelloch" or "speculative"
+            (windows of time side by side, verified; "auto" does not choose it); or a dict of
             dotted names and one of these each. A name is that of a chain, or of a module that
             holds chains; the longest name that covers a chain decides, "" covers all, and a chain
             that none covers gets "auto": ``{"": "linear", "encoder": "auto"}``. The attribute
@@ -121,13 +123,13 @@ def check_algorithm(algorithm: str | Mapping[str, str]) -> None:
     Whether a module has these names is seen by `attach`.
     """
     if not isinstance(algorithm, Mapping):
-        return planner.check_algorithm(algorithm, None)
+        return check_one(algorithm)
     for name, value in algorithm.items():
         if not isinstance(name, str):
             raise TypeError(
                 f"algorithm: found the key {name!r}, wanted the dotted name of a module, or ''"
             )
-        planner.check_algorithm(value, None)
+        check_one(value)
 
 
 def _algorithms(

@@ -7,13 +7,25 @@ from torch import nn
 from bppsa_lightning import planner
 from bppsa_lightning._replacement import Replacement, replacements
 
+ALGORITHMS = (*planner.ALGORITHMS, planner.SPECULATIVE)
+
+
+def check_algorithm(algorithm: str) -> None:
+    """Raises TypeError or ValueError unless `algorithm` is one of `ALGORITHMS`."""
+    if algorithm == planner.SPECULATIVE:
+        return
+    if isinstance(algorithm, str) and algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm: found {algorithm!r}, wanted one of {', '.join(ALGORITHMS)}")
+    planner.check_algorithm(algorithm, None)
+
 
 class Chain(Replacement):
     """The forward of an attached module, whose backward is a scan over Jacobians.
 
     Attributes:
         name, module, calls, fallback_calls, reason, last_fallback: as of `Replacement`.
-        algorithm: as given to `attach`: "auto", "linear", "chunked" or "blelloch"; may be set.
+        algorithm: as given to `attach`: "auto", "linear", "chunked", "blelloch" or
+            "speculative"; may be set.
         cell: what is scanned, for people.
         stack: how many layers one after another, for people.
         shape: (T, B, H) of the last scanned call, None before it.
@@ -23,7 +35,7 @@ class Chain(Replacement):
 
     cell = ""
     stack = "1"
-    algorithms: tuple[str, ...] = planner.ALGORITHMS
+    algorithms: tuple[str, ...] = ALGORITHMS
 
     def __init__(self, name: str, module: nn.Module, algorithm: str = "auto") -> None:
         super().__init__(name, module)
@@ -38,7 +50,7 @@ class Chain(Replacement):
 
     @algorithm.setter
     def algorithm(self, algorithm: str) -> None:
-        planner.check_algorithm(algorithm, None)
+        check_algorithm(algorithm)
         self._algorithm = algorithm
 
     @property

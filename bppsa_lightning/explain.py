@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from bppsa_lightning import depth, pruned, recurrent
+from bppsa_lightning import depth, pruned, recurrent, steps
 from bppsa_lightning._replacement import NotAccelerated, Replacement, replacement_of
 from bppsa_lightning.attach import check_module, inside_of_stacks
 from bppsa_lightning.chain import Chain, named_chains
@@ -116,6 +116,7 @@ def explain(module: nn.Module) -> str:
             below.insert(0, f"{accelerated}; last fallback: {chain.last_fallback}")
         lines += [f"{name or '(itself)'}: {line}" for line in below]
     lines += _table([PrunedRow._fields, *layers]) if layers else []
+    lines += [f"scan of {known}" for known in steps.scans_of(module.parameters())]
     if others:
         lines.append("not accelerated:")
         lines += _table([(other.name or "(itself)", other.reason) for other in others])
@@ -225,6 +226,8 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 def _algorithm(plan: Plan) -> str:
     if plan.algorithm == "chunked":
         return f"chunked ({plan.chunk} steps)"
+    if plan.algorithm == "speculative":
+        return f"speculative ({plan.windows} windows)"
     return f"blelloch ({plan.levels} levels)" if plan.algorithm == "blelloch" else plan.algorithm
 
 

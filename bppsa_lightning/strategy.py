@@ -88,8 +88,8 @@ class BPPSAStrategy(_AttachDuringFit, OneOrSeveral, SingleDeviceStrategy):
     own choice becomes "ddp" there.
 
     Args:
-        algorithm: "auto" (the planner chooses), "linear", "chunked" or "blelloch"; or a dict of
-            names in the model and one of these each, as for `attach`.
+        algorithm: "auto" (the planner chooses), "linear", "chunked", "blelloch" or
+            "speculative"; or a dict of names in the model and one of these each, as for `attach`.
         device: the device, when no accelerator chooses it; by default the Trainer's.
         accelerator: as in Lightning's strategies.
         checkpoint_io: as in Lightning's strategies.

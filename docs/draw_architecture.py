@@ -33,6 +33,8 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "registries": "names in Lightning",
         "callbacks": "timing, logging, pruning",
         "layerpipe": "a pipeline of processes",
+        "steps": "any step function",
+        "windows": "time side by side, verified",
         "attach": "attach(), detach()",
         "explain": "what runs how, and why",
         "calibration": "measures this machine",

@@ -8,5 +8,12 @@ from bppsa_lightning.planner.cost_dense import MAX_CHUNK
 from bppsa_lightning.planner.fallback import fallback_reason
 from bppsa_lightning.planner.fallback_cuda import fallback_reason_when_compiled
 from bppsa_lightning.planner.machine import suggestion
-from bppsa_lightning.planner.plan import ALGORITHMS, Plan, Saved, check_algorithm, max_levels
+from bppsa_lightning.planner.plan import (
+    ALGORITHMS,
+    SPECULATIVE,
+    Plan,
+    Saved,
+    check_algorithm,
+    max_levels,
+)
 from bppsa_lightning.planner.request import DENSE, DIAGONAL, Request

@@ -8,6 +8,9 @@ import torch
 
 ALGORITHMS = ("auto", "linear", "chunked", "blelloch")
 
+# Of a chain over time, forward and backward: windows, each walked linearly.
+SPECULATIVE = "speculative"
+
 
 class Saved(IntEnum):
     """How much a recurrent forward saves for its backward."""
@@ -22,12 +25,13 @@ class Plan:
     """How one chain's backward is computed.
 
     Attributes:
-        algorithm: "linear", "chunked" or "blelloch".
+        algorithm: "linear", "chunked", "blelloch" or "speculative".
         chunk: steps in a chunk ("chunked"; 0 otherwise).
         levels: up-sweep levels ("blelloch"; 0 otherwise).
         seconds: estimated duration: of the scan; of a recurrent layer, of the whole backward.
         reason: one line for people.
         saved: what a recurrent layer's forward saves for it.
+        windows: of time, walked side by side ("speculative"; 0 otherwise).
     """
 
     algorithm: str
@@ -36,6 +40,7 @@ class Plan:
     seconds: float = 0.0
     reason: str = ""
     saved: Saved = Saved.GATES
+    windows: int = 0
 
 
 def workers(device: torch.device) -> int:

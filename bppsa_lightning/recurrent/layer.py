@@ -15,11 +15,13 @@ from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning import _overridden, ops, planner
+from bppsa_lightning._context import is_tracing
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.planner import machine
 from bppsa_lightning.recurrent import precision, scripting, support
 from bppsa_lightning.recurrent.config import RecurrentConfig
 from bppsa_lightning.recurrent.packed import PackedScan, Scan, Tensors, padded_steps
+from bppsa_lightning.recurrent.windows import Windows
 
 
 class RecurrentChain(Chain):
@@ -41,6 +43,7 @@ class RecurrentChain(Chain):
         self.config = RecurrentConfig(module)
         self.cell = self.config.cell.label
         self.stack = self.config.stack
+        self._windows = Windows(self.config)
         # Of the last tensor on the CPU: for what, and its plan or why it is PyTorch's.
         # One tuple, as another thread may read it.
         self._decided: tuple[Any, tuple[planner.Plan | None, str | None]] = None, (None, None)
@@ -66,7 +69,7 @@ class RecurrentChain(Chain):
         if compiling:
             # Sizes may be symbols: the operator plans where they have values.
             plan, reason = None, support.unsupported_input(config, self.module, input)
-            reason = reason or support.slow_when_compiled(config, input, self._algorithm)
+            reason = reason or support.slow_when_compiled(config, input, self._kernels)
         elif torch._C._get_tracing_state() is not None:
             plan, reason = None, "torch.jit.trace records PyTorch's own operators"
         else:
@@ -87,6 +90,11 @@ class RecurrentChain(Chain):
         return self._dense(input, states, weights, plan)
 
     @property
+    def _kernels(self) -> str:
+        """The algorithm of what the kernels are given: of windows, a walk."""
+        return "linear" if self._algorithm == planner.SPECULATIVE else self._algorithm
+
+    @property
     def _is_overridden(self) -> bool:
         return type(self.module).forward is not self._base.forward
 
@@ -103,6 +111,18 @@ class RecurrentChain(Chain):
         _overridden.detach(self)
 
     def details(self) -> list[str]:
+        lines = self._windows.details() if self._algorithm == planner.SPECULATIVE else []
+        return lines + self._overriding()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What its windows have learned, for a checkpoint; empty if nothing."""
+        return self._windows.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """From a checkpoint."""
+        self._windows.load_state_dict(state)
+
+    def _overriding(self) -> list[str]:
         if not self._is_overridden:
             return []
         found = self.calls + self.fallback_calls
@@ -189,7 +209,7 @@ class RecurrentChain(Chain):
     def _request_of(self, T: int, B: int, device: torch.device) -> planner.Request:
         c = self.config
         return planner.Request(
-            c.cell.name, T, B, c.hidden_size, device, self._algorithm, None, c.input_size,
+            c.cell.name, T, B, c.hidden_size, device, self._kernels, None, c.input_size,
             c.output_size if c.projected else 0, c.layers, c.directions,
         )  # fmt: skip
 
@@ -244,7 +264,7 @@ class RecurrentChain(Chain):
             for direction in range(config.directions):
                 k = len(lasts)
                 first, own = [f[k] for f in firsts], weights[each * k : each * (k + 1)]
-                output, *last = scan(x, first, own, direction == 1)
+                output, *last = scan(x, first, own, direction == 1, k)
                 outputs.append(output)
                 lasts.append(last)
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
@@ -264,16 +284,22 @@ class RecurrentChain(Chain):
         states: Tensors,
         weights: Tensors,
         reverse: bool,
+        place: int,
         plan: planner.Plan | None = None,
     ) -> tuple[Tensor, ...]:
         """One direction of one layer: x (T, B, I) -> output (T, B, P), h_n (B, P), c_n (B, H)."""
         config = self.config
+        if self._algorithm == planner.SPECULATIVE and not is_tracing():
+            found = self._windows.scan(x, states, weights, reverse, place)
+            if found is not None:
+                self._plan = self._windows.plan
+                return found
         w_ih, w_hh = weights[:2]
         b_ih, b_hh = weights[2:4] if config.bias else (None, None)
         w_hr = weights[-1] if config.projected else None
         h0, c0 = (*states, None, None)[:2]
         operands = ops.Operands(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)
-        output = ops.run_layer(config.cell.name, operands, reverse, self._algorithm, plan)
+        output = ops.run_layer(config.cell.name, operands, reverse, self._kernels, plan)
         return output if config.cell.has_c else output[:2]
 
     def _as_hx(self, states: Tensors) -> Tensor | tuple[Tensor, ...]:

@@ -34,8 +34,9 @@ from bppsa_lightning.recurrent.config import RecurrentConfig
 
 Tensors = Sequence[Tensor]
 
-# x, initial states, weights, reverse -> output and last states: one direction of one layer.
-Scan = Callable[[Tensor, Tensors, Tensors, bool], tuple[Tensor, ...]]
+# x, initial states, weights, reverse, place among the module's layers and directions -> output and
+# last states: one direction of one layer.
+Scan = Callable[[Tensor, Tensors, Tensors, bool, int], tuple[Tensor, ...]]
 
 Array = npt.NDArray[np.int64]
 
@@ -68,13 +69,13 @@ class PackedScan:
         self._freezes_padding = config.cell.has_c or (relu and syncs)
 
     def __call__(
-        self, x: Tensor, states: Tensors, weights: Tensors, reverse: bool
+        self, x: Tensor, states: Tensors, weights: Tensors, reverse: bool, place: int
     ) -> tuple[Tensor, ...]:
-        padded, *cells = self._padded(self._rows, x, states, weights, reverse)
+        padded, *cells = self._padded(self._rows, x, states, weights, reverse, place)
         rows = self._rows
         if self._checks_overflow and not padded.detach().sum().isfinite():
             rows = self._in_groups(_of_equal_length)
-            padded, *cells = self._padded(rows, x, states, weights, reverse)
+            padded, *cells = self._padded(rows, x, states, weights, reverse, place)
         output = _Gather.apply(padded, rows.of(reverse))
         return (output, output.index_select(0, rows.last(reverse)), *cells)
 
@@ -83,7 +84,13 @@ class PackedScan:
         return _Rows(self._batch_sizes, self._lengths, starts, self._device)
 
     def _padded(
-        self, rows: _Rows, x: Tensor, states: Tensors, weights: Tensors, reverse: bool
+        self,
+        rows: _Rows,
+        x: Tensor,
+        states: Tensors,
+        weights: Tensors,
+        reverse: bool,
+        place: int,
     ) -> list[Tensor]:
         """The groups' outputs (R, P), and an LSTM's c_n (B, H)."""
         if self._freezes_padding:
@@ -96,7 +103,7 @@ class PackedScan:
         for i, block in enumerate(blocks):
             first = [part[i] for part in parts]
             output, _, *cell = self._scan(
-                block.view(rows.steps[i], rows.samples[i], -1), first, weights, False
+                block.view(rows.steps[i], rows.samples[i], -1), first, weights, False, place
             )
             results.append((output.flatten(0, 1), *cell))
         return [

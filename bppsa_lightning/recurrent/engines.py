@@ -1,0 +1,71 @@
+"""One direction of one recurrent layer as an engine: our kernels, or PyTorch's.
+
+Letters as in ops/recurrent.py.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bppsa_lightning import ops
+from bppsa_lightning._cells import CELLS
+from bppsa_lightning.windows.cut import Leaves
+from bppsa_lightning.windows.engine import Engine, Walk
+
+
+class LayerEngine(Engine):
+    """Our kernels: x (C, n, I) and h (n, P), c (n, H) -> output (C, n, P), h_n, c_n.
+
+    Args:
+        cell: a name of `CELLS`.
+        weights: w_ih, w_hh, b_ih, b_hh (or None), w_hr (or None).
+    """
+
+    # Samples that a step takes twice as long with, by (1, T) against (8 or 16, T) samples on a
+    # Xeon: few for small states; more where most of a step is reading W_hh.
+    _LEAST_ROWS, _UNITS_A_ROW = 1.3, 100
+    call = 30
+
+    def __init__(self, cell: str, weights: Sequence[Tensor | None]) -> None:
+        self.cell, self.weights = cell, list(weights)
+        self.tensors = [w for w in weights if w is not None]
+        assert weights[0] is not None
+        H = weights[0].shape[0] // CELLS[cell].gates
+        self.rows_for_twice = max(self._LEAST_ROWS, H / self._UNITS_A_ROW)
+
+    def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
+        h0, c0 = (*state, None)[:2]
+        operands = ops.Operands(xs[0], h0, c0, *self.weights)  # type: ignore[arg-type]
+        output, h_n, c_n = ops.run_layer(self.cell, operands, False, "linear")
+        return [output], [h_n, c_n] if CELLS[self.cell].has_c else [h_n]
+
+    def with_own_tensors(self) -> "LayerEngine":
+        return type(self)(self.cell, [_own(w) for w in self.weights])
+
+    def in_dtype(self, dtype: torch.dtype) -> Walk:
+        engine = type(self)(
+            self.cell, [None if w is None else w.detach().to(dtype) for w in self.weights]
+        )
+        return torch.no_grad()(engine.__call__)
+
+
+class PytorchEngine(LayerEngine):
+    """PyTorch's kernels, for the same."""
+
+    _LEAST_ROWS, _UNITS_A_ROW = 8, 30  # a step takes some calls of operators
+
+    def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
+        weights = [w for w in self.weights if w is not None]
+        has_biases, first = self.weights[2] is not None, [s.unsqueeze(0) for s in state]
+        options = has_biases, 1, 0.0, torch.is_grad_enabled(), False, False
+        if self.cell == "lstm":
+            output, *last = torch.lstm(xs[0], first, weights, *options)
+        else:
+            run = {"gru": torch.gru, "rnn_tanh": torch.rnn_tanh, "rnn_relu": torch.rnn_relu}
+            output, *last = run[self.cell](xs[0], first[0], weights, *options)
+        return [output], [s.squeeze(0) for s in last]
+
+
+def _own(w: Tensor | None) -> Tensor | None:
+    return None if w is None else w.detach().requires_grad_(w.requires_grad)

@@ -1,0 +1,96 @@
+"""A recurrent layer's sequences in windows of time: what `algorithm="speculative"` asks for.
+
+Letters as in recurrent/layer.py.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bppsa_lightning import planner
+from bppsa_lightning.recurrent.config import RecurrentConfig
+from bppsa_lightning.recurrent.engines import LayerEngine, PytorchEngine
+from bppsa_lightning.windows import Cut, Memory, in_words, speculate
+
+# As many windows are about as many samples: PyTorch's kernels or ours are chosen by these.
+_WINDOWS = 16
+
+
+class Windows:
+    """The windows of all layers and directions of a module.
+
+    Attributes:
+        plan: of the last scan in windows.
+    """
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        self._config = config
+        self._memories: dict[int, Memory] = {}
+        self._cuts: dict[int, Cut | None] = {}
+        self._loaded: dict[int, dict[str, Any]] = {}
+        self.plan: planner.Plan | None = None
+
+    def scan(
+        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], reverse: bool, k: int
+    ) -> tuple[Tensor, ...] | None:
+        """One direction of one layer, the k-th, as `RecurrentChain` does it; None to walk it."""
+        T, B = x.shape[:2]
+        if T < 2 or B < 1 or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return None
+        engine = self._engine(T, B, x.device, weights)
+        state = list(states) or [x.new_zeros(B, size) for size in self._config.state_sizes]
+        xs = [x.flip(0) if reverse else x]
+        memory = self._memories.setdefault(k, Memory())
+        if k in self._loaded:
+            memory.load_state_dict(self._loaded.pop(k), x.device)
+        cut = self._cuts[k] = memory.cut(engine, xs, state, asked=True)
+        if cut is None:
+            return None
+        assert memory.levels is not None and memory.report is not None
+        [output], last = speculate(engine, xs, state, cut, memory.levels, memory.report)
+        reason = f"as asked; warm-up of {cut.warm} steps"
+        self.plan = planner.Plan("speculative", cut.span, reason=reason, windows=cut.windows)
+        return (output.flip(0) if reverse else output, *last)
+
+    def _engine(
+        self, T: int, B: int, device: torch.device, weights: Sequence[Tensor]
+    ) -> LayerEngine:
+        """What walks the windows: PyTorch's kernels where they are faster at it."""
+        c = self._config
+        biases = weights[2:4] if c.bias else (None, None)
+        w_hr = weights[-1] if c.projected else None
+        request = planner.Request(
+            c.cell.name, max(1, T // _WINDOWS), _WINDOWS * B, c.hidden_size, device, "auto", None,
+            c.input_size, c.output_size if c.projected else 0,
+        )  # fmt: skip
+        kind = LayerEngine if planner.fallback_reason(request) is None else PytorchEngine
+        return kind(c.cell.name, [*weights[:2], *biases, w_hr])
+
+    def details(self) -> list[str]:
+        """Lines for `explain`."""
+        lines = []
+        for k, cut in sorted(self._cuts.items()):
+            memory, name = self._memories[k], self._name(k)
+            report = memory.report
+            if cut is None or report is None:
+                lines.append(f"{name}walked: {memory.reason}")
+                continue
+            lines.append(f"{name}{in_words(cut, report)}")
+        return lines
+
+    def _name(self, k: int) -> str:
+        layer, backwards = divmod(k, self._config.directions)
+        if self._config.layers * self._config.directions == 1:
+            return ""
+        return f"layer {layer}{' backwards' if backwards else ''}: "
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of all memories, for a checkpoint."""
+        return {str(k): memory.state_dict() for k, memory in self._memories.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """From a checkpoint, when each is next used."""
+        self._loaded = {int(k): memory for k, memory in state.items()}
+        self._memories, self._cuts = {}, {}

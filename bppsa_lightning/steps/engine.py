@@ -1,0 +1,112 @@
+"""A step written in Python as an engine: a loop over time.
+
+B samples. A step takes (state, x) and returns (state, y), trees of tensors with the samples in
+dimension 0.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from bppsa_lightning.windows.cut import Leaves
+from bppsa_lightning.windows.engine import Engine, Walk
+
+Step = Callable[[Any, Any], tuple[Any, Any]]
+
+# What one multiply-add takes of the time that Python and PyTorch need to start a step's operations:
+# a step of a cell starts some twenty of them, a hundred microseconds in all.
+_MULTIPLY_ADDS_A_STEP = {"cpu": 5e6, "cuda": 5e8}
+
+# Rows beyond which caches, not multiply-adds, are what a step waits for.
+_MOST_ROWS = {"cpu": 512.0, "cuda": 16384.0}
+
+
+class StepEngine(Engine):
+    """A loop over a step.
+
+    Args:
+        step: (state, x) -> (state, y).
+        state_tree, x_tree: how the leaves of states and of inputs are put together.
+        tensors: that the step reads beside its arguments, where gradients are wanted.
+        in_python: the step without what torch.compile made of it.
+
+    Attributes:
+        y_tree: of the last call; None where y is None.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        state_tree: Any,
+        x_tree: Any,
+        tensors: Sequence[Tensor] = (),
+        in_python: Step | None = None,
+    ) -> None:
+        self.step, self.tensors, self._in_python = step, tensors, in_python or step
+        self.state_tree, self.x_tree = state_tree, x_tree
+        self.y_tree: Any = None
+        work = sum(t.numel() for t in tensors if t.dim() > 1)
+        kind = tensors[0].device.type if tensors else "cpu"
+        self.rows_for_twice = min(
+            _MULTIPLY_ADDS_A_STEP.get(kind, 5e6) / max(work, 1), _MOST_ROWS.get(kind, 512.0)
+        )
+
+    def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
+        return self._walk(self.step, xs, state)
+
+    def _walk(self, step: Step, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
+        carry, ys = pytree.tree_unflatten(state, self.state_tree), []
+        if self.x_tree.is_leaf():
+            for x in xs[0].unbind(0):
+                carry, y = step(carry, x)
+                ys.append(y)
+        else:
+            for parts in zip(*(x.unbind(0) for x in xs), strict=True):
+                carry, y = step(carry, pytree.tree_unflatten(parts, self.x_tree))
+                ys.append(y)
+        return self._stacked(ys), pytree.tree_leaves(carry)
+
+    def _stacked(self, ys: list[Any]) -> list[Tensor]:
+        if ys[0] is None:
+            self.y_tree = None
+            return []
+        flat = [pytree.tree_flatten(y) for y in ys]
+        self.y_tree = flat[0][1]
+        return [torch.stack(same) for same in zip(*(leaves for leaves, _ in flat), strict=True)]
+
+    def in_dtype(self, dtype: torch.dtype) -> Walk:
+        def walk(xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
+            kind = state[0].device.type
+            with torch.no_grad(), torch.autocast(kind, enabled=False), _InDtype(dtype):
+                return self._walk(self._in_python, xs, state)
+
+        return walk
+
+
+class _InDtype(TorchFunctionMode):
+    """Every float32 or float64 tensor that a function is given, as one dtype."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._dtype = dtype
+        self._parameters: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        args, kwargs = pytree.tree_map_only(Tensor, self._converted, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def _converted(self, t: Tensor) -> Tensor:
+        with torch._C.DisableTorchFunction():
+            if t.dtype == self._dtype or t.dtype not in (torch.float32, torch.float64):
+                return t
+            if not t.requires_grad:
+                return t.to(self._dtype)
+            if id(t) not in self._parameters:  # the same ones in each step
+                self._parameters[id(t)] = t, t.to(self._dtype)
+            return self._parameters[id(t)][1]

@@ -1,0 +1,67 @@
+"""What is known of a step from earlier scans: kept as long as the parameters that it reads."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary, WeakTensorKeyDictionary
+
+from bppsa_lightning import windows
+from bppsa_lightning.steps.engine import Step
+from bppsa_lightning.windows import Cut, Memory
+from bppsa_lightning.windows.cut import Leaves
+
+
+class Known:
+    """One step, over tensors of some shapes.
+
+    Attributes:
+        name: of the step, for people.
+        sizes: (T, B) of the last scan.
+        memory: of its recurrence.
+        cut: of the last scan; None if it was a loop. why: it was one.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.name = getattr(step, "__qualname__", type(step).__name__)
+        self.sizes = 0, 0
+        self.memory = Memory()
+        self.cut: Cut | None = None
+        self.why: str | None = None
+
+    def __str__(self) -> str:
+        T, B = self.sizes
+        text = f"{self.name}, {T} steps, batch {B}: "
+        if self.cut is None:
+            return f"{text}a loop; {self.why}"
+        return text + windows.in_words(self.cut, self.memory.report)
+
+    def note(self, cut: Cut | None, why: str | None) -> None:
+        """How the last scan was walked."""
+        self.cut, self.why = cut, why
+
+
+# By the first parameter that is read; of steps that read none, by their own code.
+_by_tensor: Any = WeakTensorKeyDictionary()
+_by_code: Any = WeakIdKeyDictionary()
+
+
+def known_of(step: Step, tensors: Sequence[Tensor], state: Leaves, xs: Leaves) -> Known:
+    """What is known of a step that reads some tensors, for states and inputs of these shapes."""
+    inner = getattr(step, "__wrapped__", step)
+    code = getattr(inner, "__code__", None) or type(inner)
+    leaves = [t for t in tensors if t.is_leaf]
+    place = _by_tensor if leaves else _by_code
+    each = place.setdefault(leaves[0] if leaves else code, {})
+    key = (
+        code, step is inner, tuple((tuple(s.shape[1:]), s.dtype) for s in state),
+        tuple((tuple(x.shape[2:]), x.dtype) for x in xs), state[0].device,
+    )  # fmt: skip
+    known: Known = each.setdefault(key, Known(inner))
+    known.sizes = xs[0].shape[0], xs[0].shape[1]
+    return known
+
+
+def scans_of(parameters: Iterable[Tensor]) -> list[Known]:
+    """The scans whose steps read one of some parameters first."""
+    return [known for p in parameters for known in _by_tensor.get(p, {}).values()]

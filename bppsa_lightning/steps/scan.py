@@ -1,0 +1,213 @@
+"""`bl.scan`: any recurrence, given as the function of one step.
+
+T steps, B samples.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from bppsa_lightning._context import unsupported_transform
+from bppsa_lightning.steps import cells
+from bppsa_lightning.steps.engine import Step, StepEngine
+from bppsa_lightning.steps.known import Known, known_of
+from bppsa_lightning.steps.probe import Probe
+from bppsa_lightning.windows import speculate
+from bppsa_lightning.windows.cut import Leaves
+
+ALGORITHMS = ("auto", "linear", "speculative")
+
+# Below, nothing is worth a look.
+_LEAST_STEPS = 128
+
+
+@torch.compiler.disable
+def scan(
+    step: Step,
+    init: Any,
+    xs: Any,
+    *,
+    algorithm: str = "auto",
+    reverse: bool = False,
+    reset: Tensor | None = None,
+) -> tuple[Any, Any]:
+    """Applies a step to one time step after the other: ``carry, y = step(carry, x)``.
+
+    The same results as the loop::
+
+        ys = []
+        for x in xs:
+            carry, y = step(carry, x)
+            ys.append(y)
+        ys = torch.stack(ys)
+
+    but where the recurrence forgets, windows of time are walked side by side, as samples of one
+    batch, verified, and repaired where they miss: a fraction of the calls of `step`, forward and
+    backward. The signature is that of `jax.lax.scan`; trees are those of torch.utils._pytree.
+
+    Args:
+        step: takes the carry, a tree of tensors (B, ...), and x, of tensors (B, ...); returns the
+            next carry, of the same shapes and dtypes, and y, a tree of tensors (B, ...), or None.
+            A function, an nn.Module or what torch.compile makes of them (whose Python is walked in
+            windows, unless `torch._functorch.config.donated_buffer` is False). It may read
+            parameters and other tensors; gradients flow there, too. It is called another number of
+            times than there are steps, so it must be a pure function: a step that is seen to mix
+            samples, to draw random numbers or to change tensors of its own is walked as a loop. An
+            nn.RNNCell, nn.GRUCell or nn.LSTMCell may be given as it is: its carry is h, or (h, c),
+            y is the new h, and fused kernels compute all steps.
+        init: the first carry.
+        xs: a tree of tensors (T, B, ...), T >= 1.
+        algorithm: "linear" is the loop, "speculative" windows wherever any pay at all; "auto" takes
+            them if they are estimated to be 1.5 times as fast.
+        reverse: time runs from T-1 down to 0; ys[t] is of step t.
+        reset: (T, B) bool: where it is true, a sample's carry is set to zeros before that step.
+
+    Returns:
+        The last carry, and ys, a tree of tensors (T, B, ...), or None. Differentiable once where
+        windows were walked, as often as the step is where the loop was.
+
+    Raises:
+        TypeError, ValueError: an argument is not as documented, or the step returned something
+            else; the message says what was found and what was wanted.
+
+    `bl.explain(module)` shows what became of the scans that use a module's parameters.
+    """
+    if algorithm not in ALGORITHMS:
+        wanted = ", ".join(ALGORITHMS)
+        raise ValueError(f"algorithm: found {algorithm!r}, wanted one of {wanted}")
+    state, inputs = _checked(init, xs)
+    if reset is not None:
+        step, xs, inputs = _with_resets(step, xs, inputs, reset)
+    if reverse:
+        inputs = [x.flip(0) for x in inputs]
+    if isinstance(step, nn.RNNCellBase):
+        fused = cells.scan(step, init, inputs, algorithm)
+        if fused is not None:
+            carry, y = fused
+            return carry, y.flip(0) if reverse else y
+        step = cells.as_step(step)
+    call = _Call(step, pytree.tree_structure(init), pytree.tree_structure(xs), state, inputs)
+    ys, last = call.run(algorithm)
+    if reverse:
+        ys = [y.flip(0) for y in ys]
+    tree = call.engine.y_tree
+    return (
+        pytree.tree_unflatten(last, call.engine.state_tree),
+        None if tree is None else pytree.tree_unflatten(ys, tree),
+    )
+
+
+class _Call:
+    """One scan: how it is walked, and by what."""
+
+    def __init__(
+        self, step: Step, state_tree: Any, x_tree: Any, state: Leaves, inputs: Leaves
+    ) -> None:
+        self.step, self.state, self.inputs = step, state, inputs
+        self.in_python = _in_python(step)
+        self.engine = StepEngine(step, state_tree, x_tree, (), self.in_python)
+
+    def run(self, algorithm: str) -> tuple[list[Tensor], list[Tensor]]:
+        least = {"linear": float("inf"), "speculative": 2}.get(algorithm, _LEAST_STEPS)
+        if len(self.inputs[0]) < least:
+            return self._loop(None)
+        reason = unsupported_transform() or self._unfit()
+        if reason is not None:
+            return self._loop(reason)
+        init = pytree.tree_unflatten(self.state, self.engine.state_tree)
+        x = pytree.tree_unflatten([x[0] for x in self.inputs], self.engine.x_tree)
+        # Several backwards go through one graph, which a compiled one with donated buffers refuses.
+        donates = torch._functorch.config.donated_buffer
+        step = self.in_python if donates else self.step
+        probe = Probe(step, self.in_python, init, x)
+        engine = StepEngine(
+            step, self.engine.state_tree, self.engine.x_tree, probe.tensors, self.in_python
+        )
+        known = known_of(self.in_python, probe.tensors, self.state, self.inputs)
+        if probe.reason is not None:
+            return self._loop(probe.reason, known)
+        return self._windows(known, engine, algorithm == "speculative")
+
+    def _windows(
+        self, known: Known, engine: StepEngine, asked: bool
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        memory = known.memory
+        cut = memory.cut(engine, self.inputs, self.state, asked)
+        _forget_casts()
+        if cut is None:
+            return self._loop(memory.reason, known)
+        known.note(cut, None)
+        self.engine = engine
+        assert memory.levels is not None and memory.report is not None
+        return speculate(engine, self.inputs, self.state, cut, memory.levels, memory.report)
+
+    def _loop(
+        self, reason: str | None, known: Known | None = None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        if known is not None:
+            known.note(None, reason)
+        return self.engine(self.inputs, self.state)
+
+    def _unfit(self) -> str | None:
+        """Why these arguments are for a loop."""
+        B = self.state[0].shape[0] if self.state[0].dim() else -1
+        if any(s.dim() < 1 or s.shape[0] != B for s in self.state) or B < 1:
+            return "the carry does not have the samples in dimension 0"
+        if any(x.dim() < 2 or x.shape[1] != B for x in self.inputs):
+            return "xs do not have the samples in dimension 1"
+        return None
+
+
+def _checked(init: Any, xs: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """The leaves of both."""
+    trees = {}
+    for name, tree in (("init", init), ("xs", xs)):
+        trees[name] = leaves = pytree.tree_leaves(tree)
+        for leaf in leaves:
+            if not isinstance(leaf, Tensor):
+                raise TypeError(f"{name}: found a {type(leaf).__name__} in it, wanted tensors")
+        if not leaves:
+            raise ValueError(f"{name}: found a tree without tensors, wanted at least one")
+    lengths = {x.shape[0] if x.dim() else None for x in trees["xs"]}
+    if len(lengths) > 1 or None in lengths or lengths == {0}:
+        shapes = ", ".join(str(tuple(x.shape)) for x in trees["xs"])
+        raise ValueError(f"xs: found tensors {shapes}, wanted (T, B, ...) with one T >= 1")
+    return trees["init"], trees["xs"]
+
+
+def _with_resets(
+    step: Step, xs: Any, inputs: list[Tensor], reset: Tensor
+) -> tuple[Step, Any, list[Tensor]]:
+    """The same with a step that takes (x, reset)."""
+    if not isinstance(reset, Tensor) or reset.dtype != torch.bool:
+        found = reset.dtype if isinstance(reset, Tensor) else type(reset).__name__
+        raise TypeError(f"reset: found {found}, wanted a tensor of torch.bool")
+    if reset.dim() != 2 or reset.shape[0] != len(inputs[0]):
+        T = len(inputs[0])
+        raise ValueError(f"reset: found {tuple(reset.shape)}, wanted (T, B) with T = {T}")
+    inner = cells.as_step(step) if isinstance(step, nn.RNNCellBase) else step
+
+    def resetting(carry: Any, both: tuple[Any, Tensor]) -> tuple[Any, Any]:
+        x, now = both
+        return inner(pytree.tree_map(lambda s: _zeros_where(now, s), carry), x)
+
+    resetting.__wrapped__ = step  # type: ignore[attr-defined]
+    return resetting, (xs, reset), [*inputs, reset]
+
+
+def _zeros_where(now: Tensor, state: Tensor) -> Tensor:
+    return state.masked_fill(now.reshape(-1, *[1] * (state.dim() - 1)), 0)
+
+
+def _in_python(step: Step) -> Step:
+    """A step without what torch.compile made of it."""
+    original = getattr(step, "_orig_mod", None) or getattr(step, "_torchdynamo_orig_callable", None)
+    return original or step
+
+
+def _forget_casts() -> None:
+    """Autocast keeps what it cast, also without gradients: nobody must find that with them."""
+    if torch._C._is_any_autocast_enabled():
+        torch.clear_autocast_cache()

@@ -1,0 +1,87 @@
+"""Where a sequence is cut, and its parts as samples of one batch.
+
+T steps, B samples, K windows of C steps each, w steps of warm-up.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Leaves = Sequence[Tensor]
+
+
+class Cut(NamedTuple):
+    """T = head + K * C: the first steps that fit no window are walked before them.
+
+    Attributes:
+        T: steps. windows: K, at least 2. span: C. warm: w, at most C.
+    """
+
+    T: int
+    windows: int
+    span: int
+    warm: int
+
+    @property
+    def head(self) -> int:
+        """Steps before the first window, fewer than K."""
+        return self.T - self.windows * self.span
+
+    @property
+    def starts(self) -> range:
+        """The first step of each window."""
+        return range(self.head, self.T, self.span)
+
+    @property
+    def depth(self) -> int:
+        """Steps one after the other, if every window meets."""
+        return self.head + self.warm + self.span
+
+
+def choose_cut(
+    T: int, B: int, warm: int, rows_for_twice: float, call: int = 0, gain: float = 1.0
+) -> Cut | None:
+    """The cut that is estimated to take the least time; None where it does not gain enough.
+
+    Args:
+        warm: w.
+        rows_for_twice: the samples with which a step takes twice as long as a step costs at least.
+        call: what a call costs beside its steps, in steps of few samples.
+        gain: how many times as fast as the walk it must be.
+    """
+    best, least = None, (call + T * (1 + B / rows_for_twice)) / gain
+    most = T // max(warm, 1)
+    ideal = (T * rows_for_twice / (max(warm, 1) * max(B, 1))) ** 0.5
+    for K in range(max(2, int(0.7 * min(ideal, most))), min(most, int(1.3 * ideal) + 2) + 1):
+        cut = Cut(T, K, T // K, warm)
+        seconds = cut.head * (1 + B / rows_for_twice) + call * (5 if cut.head else 3)
+        seconds += (cut.warm + cut.span) * (1 + K * B / rows_for_twice)
+        if seconds < least:
+            best, least = cut, seconds
+    return best
+
+
+def side_by_side(x: Tensor, starts: Sequence[int], length: int) -> Tensor:
+    """Parts of x (T, B, ...) as samples, window by window: (length, n * B, ...).
+
+    A view where B is 1 and the parts lie at equal distances, else a copy.
+    """
+    n, rest = len(starts), x.shape[1:]
+    if n == 1:
+        return x[starts[0] : starts[0] + length]
+    apart = starts[1] - starts[0]
+    if apart > 0 and all(b - a == apart for a, b in pairwise(starts)):
+        step, *strides = x.stride()
+        offset = x.storage_offset() + starts[0] * step
+        parts = x.as_strided((length, n, *rest), (step, apart * step, *strides), offset)
+    else:
+        parts = torch.stack([x[s : s + length] for s in starts], 1)
+    return parts.flatten(1, 2)
+
+
+def in_time(parts: Tensor, n: int) -> Tensor:
+    """The reverse, a view: (length, n * B, ...) to (n, length, B, ...)."""
+    return parts.unflatten(1, (n, parts.shape[1] // n)).transpose(0, 1)

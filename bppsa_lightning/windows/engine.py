@@ -1,0 +1,38 @@
+"""What walks: a function of the inputs of some steps and the state before them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from bppsa_lightning.windows.cut import Leaves
+
+# xs, each (C, n, ...), and the state, each (n, ...) -> ys, each (C, n, ...), and the state after.
+Walk = Callable[[Leaves, Leaves], tuple[list[Tensor], list[Tensor]]]
+
+
+class Engine(ABC):
+    """Walks some steps; differentiable, each sample by itself.
+
+    Attributes:
+        tensors: what it computes with beside its arguments, as far as gradients flow there.
+        call: what a call costs beside its steps, in steps of few samples; 0 for a loop.
+        rows_for_twice: the samples with which a step takes twice as long as with (almost) none.
+    """
+
+    tensors: Sequence[Tensor] = ()
+    call = 0
+    rows_for_twice: float = 1.0
+
+    @abstractmethod
+    def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
+        """ys and the state after the last step; xs (C, n, ...), state (n, ...), C at least 1."""
+
+    @abstractmethod
+    def in_dtype(self, dtype: torch.dtype) -> Walk:
+        """The same without gradients, in float32 or float64, for arguments of that dtype."""
+
+    def with_own_tensors(self) -> "Engine":
+        """Itself over leaves of its own, on which nobody's hooks lie; itself if it cannot."""
+        return self

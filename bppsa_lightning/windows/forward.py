@@ -1,0 +1,262 @@
+"""Walks all windows side by side, compares, and walks those again that began elsewhere.
+
+T steps, B samples, K windows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from bppsa_lightning.windows.cut import Cut, Leaves, in_time, side_by_side
+from bppsa_lightning.windows.engine import Engine
+from bppsa_lightning.windows.levels import Levels
+
+
+@dataclass
+class Report:
+    """What happened in a call.
+
+    Attributes:
+        windows: K. warm: w.
+        missed: windows that did not begin where the one before ended, at first.
+        passes: over windows that were walked again, or whose gradients were followed further.
+        walked_from: the window from which on the rest was walked as one; None if none was.
+        backward_passes: over the windows, after the first.
+    """
+
+    windows: int = 0
+    warm: int = 0
+    missed: int = 0
+    passes: int = 0
+    walked_from: int | None = None
+    backward_passes: int = 0
+
+
+@dataclass
+class Piece:
+    """Some steps of some windows, from leaf to results: what their gradients need."""
+
+    xs: list[Tensor]
+    first: list[Tensor]
+    ys: list[Tensor]
+    last: list[Tensor]
+
+    @property
+    def length(self) -> int:
+        return int(self.xs[0].shape[0])
+
+
+@dataclass
+class Group:
+    """Segments of one length that were walked side by side.
+
+    Attributes:
+        starts: first step of each. length: steps. pieces: in the order of time.
+        current: of each segment: whether its results are in use (and were not walked again).
+    """
+
+    starts: list[int]
+    length: int
+    pieces: list[Piece]
+    current: list[bool] = field(default_factory=list)
+
+    @property
+    def last(self) -> list[Tensor]:
+        """The state after the last step, (n, B, ...) each."""
+        n = len(self.starts)
+        return [s.detach().unflatten(0, (n, -1)) for s in self.pieces[-1].last]
+
+
+@dataclass
+class Tape:
+    """A walk in windows, for its backward.
+
+    Attributes:
+        engine: with the leaves that gradients are taken to.
+        groups: what was walked.
+        order: of each segment in the order of time: its group, and its place there.
+        ys, last: the results, detached.
+        shapes: of xs, in all.
+    """
+
+    engine: Engine
+    groups: list[Group]
+    order: list[tuple[int, int]]
+    ys: list[Tensor]
+    last: list[Tensor]
+    B: int
+
+
+class _Walker:
+    """Walks segments of one sequence, and keeps what their gradients need if it is told to."""
+
+    def __init__(
+        self, engine: Engine, xs: Leaves, cut: Cut, keep: bool, wants_xs: Sequence[bool]
+    ) -> None:
+        self.engine, self.xs, self.cut = engine, xs, cut
+        self.keep, self.wants_xs = keep, wants_xs
+
+    def __call__(self, starts: Sequence[int], length: int, state: Leaves) -> Group:
+        """Segments from their states, (n * B, ...) each."""
+        parts = [side_by_side(x, starts, length) for x in self.xs]
+        pieces, at = [], 0
+        for steps in _pieces(length, self.cut.warm, self.engine) if self.keep else [length]:
+            xs = [x[at : at + steps] for x in parts]
+            if self.keep:
+                state = [_leaf(s, True) for s in state]
+                xs = [_leaf(x, wants) for x, wants in zip(xs, self.wants_xs, strict=True)]
+            # (A step may change its state in place; a leaf may not be.)
+            ys, after = self.engine(xs, [s.clone() for s in state] if self.keep else state)
+            pieces.append(Piece(xs, list(state), ys, after))
+            state, at = after, at + steps
+        return Group(list(starts), length, pieces, [True] * len(starts))
+
+
+def forward(
+    engine: Engine,
+    xs: Leaves,
+    state: Leaves,
+    cut: Cut,
+    levels: Levels,
+    report: Report,
+    keep: bool,
+    wants_xs: Sequence[bool] = (),
+) -> Tape:
+    """The walk of xs, (T, B, ...) each, from state, (B, ...) each.
+
+    Args:
+        keep: whether a backward will follow.
+        wants_xs: of each of xs, whether its gradient is wanted.
+    """
+    walk = _Walker(engine, xs, cut, keep, wants_xs)
+    B, K, starts = xs[0].shape[1], cut.windows, list(cut.starts)
+    report.windows, report.warm = K, cut.warm
+    groups: list[Group] = []
+    if cut.head:
+        groups.append(walk([0], cut.head, state))
+        state = groups[0].pieces[-1].last
+    first = _first_states(engine, xs, state, cut)
+    groups.append(walk(starts, cut.span, [s.flatten(0, 1) for s in first]))
+    owner = [(len(groups) - 1, k) for k in range(K)]  # of each window: its group, its place there
+    first, last = [s.clone() for s in first], [s.clone() for s in groups[-1].last]
+    missed = _missed(levels, first, last, range(1, K))
+    report.missed = len(missed)
+    whole = K  # windows from here on are walked as one
+    while missed:
+        if _is_hopeless(missed, K) or not _sound(groups, owner, missed):
+            whole = missed[0]
+            break
+        report.passes += 1
+        again = [[s[k - 1] for k in missed] for s in last]
+        begun = [torch.stack(s) for s in again]
+        group = walk([starts[k] for k in missed], cut.span, [s.flatten(0, 1) for s in begun])
+        groups.append(group)
+        for place, k in enumerate(missed):
+            _replace(groups, owner[k])
+            owner[k] = len(groups) - 1, place
+            for s, new in zip(first, begun, strict=True):
+                s[k] = new[place]
+            for s, new in zip(last, group.last, strict=True):
+                s[k] = new[place]
+        missed = _missed(levels, first, last, sorted({k + 1 for k in missed} - {K}))
+    if whole < K:
+        report.walked_from = whole
+        start = [s[whole - 1].contiguous() for s in last]
+        groups.append(walk([starts[whole]], cut.T - starts[whole], start))
+        for k in range(whole, K):
+            _replace(groups, owner[k])
+        owner = [*owner[:whole], (len(groups) - 1, 0)]
+    order = ([(0, 0)] if cut.head else []) + owner
+    end, place = groups[order[-1][0]], order[-1][1]
+    return Tape(
+        engine, groups, order, _joined(groups, order, B),
+        [s[place].contiguous() for s in end.last], B,
+    )  # fmt: skip
+
+
+def _first_states(engine: Engine, xs: Leaves, state: Leaves, cut: Cut) -> list[Tensor]:
+    """Of each window, (K, B, ...): the true one of the first, and guesses of all others."""
+    starts, n = [s - cut.warm for s in cut.starts[1:]], cut.windows - 1
+    with torch.no_grad():
+        zeros = [s.new_zeros(n * s.shape[0], *s.shape[1:]) for s in state]
+        parts = [side_by_side(x.detach(), starts, cut.warm) for x in xs]
+        _, guessed = engine(parts, zeros)
+        return [
+            torch.cat([s.detach().unsqueeze(0), g.unflatten(0, (n, -1))])
+            for s, g in zip(state, guessed, strict=True)
+        ]
+
+
+def _missed(levels: Levels, first: Leaves, last: Leaves, windows: Sequence[int]) -> list[int]:
+    """Those of some windows that did not begin where the one before ended."""
+    if not windows:
+        return []
+    guessed = [s[list(windows)] for s in first]
+    true = [s[[k - 1 for k in windows]] for s in last]
+    met = levels.met(guessed, true).tolist()
+    return [k for k, good in zip(windows, met, strict=True) if not good]
+
+
+def _is_hopeless(missed: Sequence[int], K: int) -> bool:
+    """Whether walking the rest as one is likely to take no longer than passes over windows.
+
+    Neighbours that missed are repaired one after the other, if the recurrence does not forget.
+    """
+    longest = run = 0
+    for before, k in zip((-1, *missed), missed, strict=False):
+        run = run + 1 if k == before + 1 else 1
+        longest = max(longest, run)
+    return longest > 2 and 2 * longest >= K - missed[0]
+
+
+def _sound(groups: list[Group], owner: list[tuple[int, int]], missed: Sequence[int]) -> bool:
+    """Whether what is replaced is finite: else its zero gradients would become NaN."""
+    for k in missed:
+        group, place = owner[k]
+        n = len(groups[group].starts)
+        results = [s[place] for s in groups[group].last]
+        for piece in groups[group].pieces:
+            results += [in_time(y.detach(), n)[place] for y in piece.ys]
+        if not all(bool(t.isfinite().all()) for t in results):
+            return False
+    return True
+
+
+def _replace(groups: list[Group], owner: tuple[int, int]) -> None:
+    group, place = owner
+    groups[group].current[place] = False
+
+
+def _joined(groups: list[Group], order: Sequence[tuple[int, int]], B: int) -> list[Tensor]:
+    """ys, (T, B, ...) each, of all segments."""
+    whole: list[list[Tensor]] = []
+    for group in groups:
+        n = len(group.starts)
+        each = zip(*(piece.ys for piece in group.pieces), strict=True)
+        joined = (torch.cat([y.detach() for y in ys]) for ys in each)
+        whole.append([in_time(y, n) for y in joined])
+    count = len(whole[0])
+    return [torch.cat([whole[g][i][place] for g, place in order]) for i in range(count)]
+
+
+def _leaf(t: Tensor, wanted: bool) -> Tensor:
+    t = t.detach()
+    return t.requires_grad_() if wanted and (t.is_floating_point() or t.is_complex()) else t
+
+
+def _pieces(length: int, warm: int, engine: Engine) -> list[int]:
+    """The steps of each piece of a segment, in the order of time.
+
+    A gradient that enters at the end is followed piece by piece until it is gone.
+    """
+    if length <= 2 * warm:
+        return [length]
+    if engine.call:
+        return [length - 2 * warm, warm, warm]
+    steps, left, size = [warm], length - warm, warm
+    while left > size:
+        steps.append(size)
+        left, size = left - size, 2 * size
+    return [*([left] if left else []), *reversed(steps)]

@@ -1,0 +1,72 @@
+"""When two walks have met: as close as the walk's own rounding, which is measured.
+
+A walk in float32 is not the truth but a cloud around it: the recurrence amplifies the rounding of
+each step, and forgets it again. How wide the cloud is was seen by walking a few short pieces in
+float64 beside it, for each unit of the state by itself. Two walks that have forgotten where they
+began are then about as far from each other as each is from the truth, and a walk that goes on from
+either is one that a float32 walk could have come by.
+
+The argument ends where a unit was silent in all pieces that were looked at, so that nothing was
+rounded there: its level is then the spacing of its numbers, and a window that is further off is
+walked again, though it may have been good. And it says nothing of what the state does not show:
+what leaves no trace in the state cannot change what follows either.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bppsa_lightning.windows.cut import Leaves
+
+# Two walks of one truth, each as far from it as the furthest that was seen, and one more for what
+# was not seen.
+_WALKS_APART = 3
+
+# Of a number's own spacing: the fewest that a difference is rounding.
+_SPACINGS = 4
+
+
+class Levels(NamedTuple):
+    """Of each part of the state, per unit: how far a walk is from the truth.
+
+    Attributes:
+        rounding: a tensor each, of a sample's shape, in the state's dtype.
+    """
+
+    rounding: tuple[Tensor, ...]
+
+    def met(self, guessed: Leaves, true: Leaves) -> Tensor:
+        """(n,) bool: which of n pairs of states are the same as far as rounding goes.
+
+        Args:
+            guessed, true: (n, B, ...) each: of n windows, where they began and should have.
+        """
+        verdicts = []
+        for a, b, level in zip(guessed, true, self.rounding, strict=True):
+            if not b.is_floating_point():
+                same = a == b
+            else:
+                spacing = torch.finfo(b.dtype).eps * b.abs()
+                near = (a - b).abs() <= _WALKS_APART * level + _SPACINGS * spacing
+                same = near | (a == b) | (a.isnan() & b.isnan())
+            verdicts.append(same.flatten(1).all(1))
+        return torch.stack(verdicts).all(0)
+
+
+def rounding_of(single: Leaves, double: Leaves, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Per unit, how far walks in `dtype` are from the truth, by one in float32 and in float64.
+
+    Args:
+        single, double: states (n, ...) each, of the same walks in both precisions. Of parts that
+            are not floating-point, as they are.
+    """
+    found = []
+    for a, b in zip(single, double, strict=True):
+        if not a.is_floating_point():
+            found.append(torch.zeros_like(a[0]))
+            continue
+        spacing = torch.finfo(torch.float32).eps * b.abs()
+        apart = torch.maximum((a.double() - b).abs(), spacing).nan_to_num(0.0, 0.0, 0.0).amax(0)
+        found.append(apart * (torch.finfo(dtype).eps / torch.finfo(torch.float32).eps))
+    return tuple(found)

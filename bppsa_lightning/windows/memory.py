@@ -1,0 +1,116 @@
+"""What a recurrence has learned about itself: how long windows warm up, or that they do not pay.
+
+It depends on what was seen, call by call, and on nothing else: a training that is run again decides
+the same, and so does one that goes on from a checkpoint which holds the `state_dict`.
+"""
+
+from typing import Any
+
+import torch
+
+from bppsa_lightning.windows.cut import Cut, Leaves, choose_cut
+from bppsa_lightning.windows.engine import Engine
+from bppsa_lightning.windows.forward import Report
+from bppsa_lightning.windows.levels import Levels
+from bppsa_lightning.windows.look import look
+
+# Calls between two looks at a recurrence whose windows meet: weights change slowly.
+_CALLS_BETWEEN = 64
+
+# Calls that are left to the walk after windows did not meet: at first, and at most.
+_FIRST_REST, _LONGEST_REST = 8, 512
+
+# A look may take this part of the steps: beyond, warm-ups would not pay either.
+_PART_OF_STEPS = 8
+
+
+class Memory:
+    """Of one recurrence, from call to call.
+
+    Attributes:
+        warm: steps of warm-up; None if windows do not pay.
+        reason: why they do not, for people.
+        report: of the last call in windows.
+        calls, windowed: how many calls there were, and how many of them in windows.
+    """
+
+    def __init__(self) -> None:
+        self.warm: int | None = None
+        self.levels: Levels | None = None
+        self.reason: str | None = None
+        self.report: Report | None = None
+        self.calls = self.windowed = 0
+        self._rest = 0  # calls until the next look
+        self._next_rest = _FIRST_REST
+
+    def cut(self, engine: Engine, xs: Leaves, state: Leaves, asked: bool) -> Cut | None:
+        """How to cut this call's sequence, xs (T, B, ...) each; None to walk it.
+
+        Args:
+            asked: whether windows were asked for by name: then any that fit are taken.
+        """
+        self._learn(self.report)
+        self.calls += 1
+        T, B = xs[0].shape[:2]
+        if self._rest > 0:
+            self._rest -= 1
+        else:
+            self._look(engine, xs, state)
+        if self.warm is None:
+            return None
+        cut = choose_cut(T, B, self.warm, engine.rows_for_twice, engine.call, 1.0 if asked else 1.5)
+        if cut is None:
+            self.reason = f"{T} steps are too few for windows that warm up for {self.warm}"
+            return None
+        self.windowed += 1
+        self.reason = None
+        self.report = Report()
+        return cut
+
+    def _look(self, engine: Engine, xs: Leaves, state: Leaves) -> None:
+        T = xs[0].shape[0]
+        with torch.no_grad():
+            seen = look(
+                engine, [x.detach() for x in xs], [s.detach() for s in state],
+                max(1, T // _PART_OF_STEPS),
+            )  # fmt: skip
+        self.warm, self.levels = seen.warm, seen.levels
+        if seen.warm is None:
+            self._give_up(f"it remembers more than {T // _PART_OF_STEPS} steps")
+        else:
+            self._rest = _CALLS_BETWEEN
+
+    def _learn(self, report: Report | None) -> None:
+        """From the last call in windows, once its backward is over."""
+        if report is None or self.warm is None:
+            return
+        self.report = None
+        if report.walked_from is not None or report.backward_passes > 1 + report.windows // 2:
+            what = "states" if report.walked_from is not None else "gradients"
+            self._give_up(f"{what} of its windows did not meet")
+        elif 8 * report.missed > report.windows:
+            self.warm += max(1, self.warm // 2)
+        elif not report.missed:
+            self._next_rest = _FIRST_REST
+
+    def _give_up(self, reason: str) -> None:
+        self.warm, self.reason = None, reason
+        self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, _LONGEST_REST)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {
+            "warm": self.warm,
+            "levels": None if self.levels is None else [r.cpu() for r in self.levels.rounding],
+            "rest": self._rest,
+            "next_rest": self._next_rest,
+            "report": None if self.report is None else vars(self.report).copy(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """From a checkpoint."""
+        levels = state["levels"]
+        self.warm, self._rest = state["warm"], state["rest"]
+        self._next_rest = state["next_rest"]
+        self.levels = None if levels is None else Levels(tuple(r.to(device) for r in levels))
+        self.report = None if state["report"] is None else Report(**state["report"])

@@ -1,0 +1,430 @@
+"""bl.scan: the results of the loop, for any step, whatever it forgets."""
+
+import copy
+import math
+import warnings
+
+import pytest
+import torch
+from support.recurrences import CELLS, first_state, inputs_of
+from support.windows import assert_as_exact, far, leaves, loop, run
+from torch import nn
+from torch.utils import _pytree as pytree
+
+import bppsa_lightning as bl
+from bppsa_lightning.steps import scans_of
+
+each_cell = pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
+
+
+def windows(step, init, xs, **more):
+    return bl.scan(step, init, xs, algorithm="speculative", **more)
+
+
+def known(module):
+    """What became of the last scan of a module."""
+    return scans_of(module.parameters())[-1]
+
+
+def in_double(module):
+    return copy.deepcopy(module).double()
+
+
+def case(cell, T, B, I=5, H=9, seed=0):
+    torch.manual_seed(seed)
+    step = cell(I, H)
+    return step, leaves(first_state(step, B)), leaves(inputs_of(step, T, B, I))
+
+
+@each_cell
+@pytest.mark.parametrize("B", [1, 3])
+def test_windows_are_as_exact_as_the_loop(cell, B):
+    step, init, xs = case(cell, 1200, B)
+    found = run(windows, step, init, xs)
+    assert known(step).cut is not None, known(step)
+    walk = run(loop, step, leaves(init), leaves(xs))
+    true = run(loop, in_double(step), *leaves((init, xs), torch.float64))
+    assert_as_exact(found, [walk], true)
+
+
+@each_cell
+def test_in_float64_windows_equal_the_loop(cell):
+    step, init, xs = case(cell, 2000, 2)
+    step, (init, xs) = step.double(), leaves((init, xs), torch.float64)
+    found = run(windows, step, init, xs)
+    assert known(step).cut is not None, known(step)
+    true = run(loop, step, *leaves((init, xs)))
+    assert max(max(pair) for pair in far(found, true)) < 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(60))
+def test_random_recurrences(seed):
+    """Any cell, any size, also chaotic ones and losses that read one step in fifty."""
+    torch.manual_seed(seed)
+    cell = list(CELLS.values())[seed % len(CELLS)]
+    T, B = int(2 ** (5 + 5 * torch.rand(()).item())), int(torch.randint(1, 5, ()))
+    I, H = int(torch.randint(1, 6, ())), int(torch.randint(1, 24, ()))
+    step, init, xs = case(cell, T, B, I, H, seed)
+    gain = 1.0 if seed % 3 else 4 * torch.rand(()).item()
+    with torch.no_grad():
+        for p in step.parameters():
+            p.mul_(gain)
+    read = (torch.rand(T) < 0.02).float() if seed % 4 == 0 else torch.ones(T)
+    weigh = lambda w: w * read.to(w.dtype).reshape(-1, *[1] * (w.dim() - 1))  # noqa: E731
+    found = run(windows, step, init, xs, weigh)
+    walks = [run(loop, step, *leaves((init, xs)), weigh)]
+    true = run(loop, in_double(step), *leaves((init, xs), torch.float64), weigh)
+    if max(max(pair) for pair in far(walks[0], true)) < 1e-2:  # else the walk itself is lost
+        assert_as_exact(found, walks, true, slack=1e-6)
+
+
+class TestArguments:
+    def test_linear_is_the_loop_to_the_bit(self):
+        step, init, xs = case(CELLS["GRUD"], 40, 2)
+        found = run(lambda *a: bl.scan(*a, algorithm="linear"), step, init, xs)
+        true = run(loop, step, *leaves((init, xs)))
+        assert all(torch.equal(a, b) for a, b in zip(found[:3], true[:3], strict=True))
+
+    def test_reverse(self):
+        step, init, xs = case(CELLS["RITS"], 300, 2)
+        carry, ys = windows(step, init, xs, reverse=True)
+        turned = pytree.tree_map(lambda x: x.flip(0), xs)
+        true_carry, true_ys = loop(step, init, turned)
+        for a, b in zip(ys, true_ys, strict=True):
+            torch.testing.assert_close(a, b.flip(0), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(carry, true_carry, rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("algorithm", ["linear", "speculative"])
+    def test_reset(self, algorithm):
+        step, init, xs = case(CELLS["AUGRU"], 300, 3)
+        reset = torch.rand(300, 3) < 0.02
+        carry, ys = bl.scan(step, init, xs, algorithm=algorithm, reset=reset)
+
+        def resetting(state, both):
+            x, now = both
+            return step(tuple(torch.where(now[:, None], 0.0, s) for s in state), x)
+
+        true_carry, true_ys = loop(resetting, init, (xs, reset))
+        torch.testing.assert_close(ys, true_ys, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(carry, true_carry, rtol=1e-4, atol=1e-5)
+
+    def test_trees(self):
+        weight = nn.Parameter(torch.rand(4))
+
+        def step(carry, x):
+            h = carry["h"] * 0.5 + weight * x["a"][0] + x["b"]
+            return {"h": h}, [h, {"twice": 2 * h}]
+
+        xs = {"a": [torch.randn(300, 2, 4)], "b": torch.randn(300, 2, 4)}
+        carry, (h, more) = windows(step, {"h": torch.zeros(2, 4)}, xs)
+        assert set(carry) == {"h"}
+        assert h.shape == (300, 2, 4)
+        torch.testing.assert_close(more["twice"], 2 * h)
+        assert known(nn.ParameterList([weight])).cut is not None
+
+    def test_y_may_be_none(self):
+        carry, ys = windows(
+            lambda h, x: (h * 0.5 + x, None), torch.zeros(2, 3), torch.ones(300, 2, 3)
+        )
+        assert ys is None
+        torch.testing.assert_close(carry, torch.full((2, 3), 2.0))
+
+    @pytest.mark.parametrize(
+        "change, error, words",
+        [
+            ({"algorithm": "chunked"}, ValueError, "algorithm: found 'chunked', wanted one of"),
+            ({"init": (1.0,)}, TypeError, "init: found a float in it, wanted tensors"),
+            ({"xs": []}, ValueError, "xs: found a tree without tensors"),
+            ({"xs": torch.zeros(0, 2, 3)}, ValueError, r"xs: found tensors \(0, 2, 3\)"),
+            ({"xs": (torch.zeros(3, 2), torch.zeros(4, 2))}, ValueError, "with one T >= 1"),
+            ({"step": lambda h, x: h}, TypeError, "found Tensor as its result"),
+            ({"step": lambda h, x: ((h, h), x)}, TypeError, "step: found the state"),
+            ({"step": lambda h, x: (h[:1], x)}, ValueError, r"step: found a state of \(1, 3\)"),
+            ({"reset": torch.zeros(9, 2)}, TypeError, "reset: found torch.float32"),
+            ({"reset": torch.zeros(8, 2, dtype=torch.bool)}, ValueError, "with T = 9"),
+        ],
+    )
+    def test_errors_name_the_argument(self, change, error, words):
+        arguments = {
+            "step": lambda h, x: (h + x, h),
+            "init": torch.zeros(2, 3),
+            "xs": torch.zeros(9, 2, 3),
+            "algorithm": "speculative",
+        }
+        arguments |= change
+        step, init, xs = (arguments.pop(name) for name in ("step", "init", "xs"))
+        with pytest.raises(error, match=words):
+            bl.scan(step, init, xs, **arguments)
+
+
+class TestSteps:
+    """What a step may do, and what becomes of it then."""
+
+    def check(self, step, module, reason=None, T=600, H=6, I=6):
+        torch.manual_seed(1)
+        init, xs = leaves(torch.randn(2, H)), leaves(torch.randn(T, 2, I))
+        carry, ys = windows(step, init, xs)
+        seen = known(module)
+        if reason is not None:
+            assert seen.cut is None
+            assert reason in seen.why
+        else:
+            assert seen.cut is not None, seen.why
+        return init, xs, carry, ys
+
+    def test_a_tensor_with_a_history_gets_its_gradient(self):
+        cell, scale = nn.GRUCell(6, 6), nn.Parameter(torch.zeros(6))
+        found = []
+        for walk in (windows, loop):
+            torch.manual_seed(2)
+            weight = scale.exp() * 0.7  # computed once, read in each step
+
+            def step(h, x, weight=weight):
+                h = cell(x, h * weight)
+                return h, h
+
+            h, xs = torch.randn(2, 6), torch.randn(300, 2, 6)
+            walk(step, h, xs)[1].square().sum().backward()
+            found.append(scale.grad.clone())
+            scale.grad = None
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+    def test_frozen_parameters_get_none(self):
+        cell = nn.GRUCell(6, 6)
+        cell.weight_hh.requires_grad_(False)
+        *_, ys = self.check(lambda h, x: (cell(x, h),) * 2, cell)
+        ys.sum().backward()
+        assert cell.weight_hh.grad is None
+        assert cell.weight_ih.grad is not None
+
+    def test_a_state_may_be_changed_in_place(self):
+        cell = nn.Linear(6, 6)
+
+        def step(h, x):
+            h.mul_(0.5).add_(cell(x).tanh())
+            return h, h.clone()
+
+        init, xs, _, ys = self.check(step, cell)
+        true = loop(lambda h, x: (h * 0.5 + cell(x).tanh(),) * 2, init, xs)[1]
+        torch.testing.assert_close(ys, true)
+
+    def test_batch_norm_mixes_samples_and_is_a_loop(self):
+        norm = nn.BatchNorm1d(6)
+        norm.eval()
+        self.check(lambda h, x: (norm(0.5 * h + x),) * 2, norm)
+        norm.train()  # the same step, later
+        before = norm.num_batches_tracked.item()
+        self.check(lambda h, x: (norm(0.5 * h + x),) * 2, norm, "changes tensors of its own")
+        assert norm.num_batches_tracked == before + 600  # the loop's, and none of the look's
+
+    def test_mixed_samples_are_seen(self):
+        cell = nn.Linear(6, 6)
+        mix = lambda h, x: (cell(x) + 0.5 * h - h.mean(0),) * 2  # noqa: E731
+        self.check(mix, cell, "mixes samples")
+
+    def test_random_numbers_are_seen_and_left_as_the_loop_draws_them(self):
+        cell = nn.Linear(6, 6)
+        step = lambda h, x: (0.5 * h + nn.functional.dropout(cell(x)),) * 2  # noqa: E731
+        h, xs = torch.zeros(2, 6), torch.randn(300, 2, 6)
+        torch.manual_seed(3)
+        found = windows(step, h, xs)[1]
+        torch.manual_seed(3)
+        assert torch.equal(found, loop(step, h, xs)[1])
+        assert "random numbers" in known(cell).why
+
+    def test_hooks_of_a_parameter_are_called_once(self):
+        cell, seen = nn.Linear(6, 6), []
+        cell.weight.register_hook(lambda g: seen.append(g))
+        *_, ys = self.check(lambda h, x: (0.5 * h + cell(x),) * 2, cell, "has hooks")
+        ys.sum().backward()
+        assert len(seen) == 1
+
+    def test_integrators_are_loops(self):
+        cell = nn.Linear(6, 6)
+        init, xs, _, ys = self.check(lambda h, x: (h + cell(x),) * 2, cell, "remembers more than")
+        assert torch.equal(ys, loop(lambda h, x: (h + cell(x),) * 2, init, xs)[1])
+
+    def test_a_counter_is_a_loop(self):
+        cell = nn.Linear(6, 6)
+        step = lambda s, x: ((0.5 * s[0] + cell(x), s[1] + 1), s[0])  # noqa: E731
+        (_, count), _ = windows(
+            step, (torch.zeros(2, 6), torch.zeros(2, dtype=int)), torch.ones(300, 2, 6)
+        )
+        assert count.tolist() == [300, 300]
+
+    def test_compiled_steps(self):
+        cell = CELLS["AUGRU"](5, 9)
+        step = torch.compile(cell, backend="aot_eager")
+        init, xs = leaves(first_state(cell, 2)), leaves(inputs_of(cell, 900, 2, 5))
+        carry, ys = windows(step, init, xs)
+        assert known(cell).cut is not None, known(cell)
+        ys.sum().backward()
+        got = [p.grad for p in cell.parameters()]
+        cell.zero_grad()
+        true = loop(cell, init, xs)
+        true[1].sum().backward()
+        torch.testing.assert_close(ys, true[1], rtol=1e-4, atol=1e-5)
+        for a, p in zip(got, cell.parameters(), strict=True):
+            torch.testing.assert_close(a, p.grad, rtol=1e-3, atol=1e-3)
+
+    def test_under_autocast_gradients_arrive(self):
+        """Autocast keeps casts of weights; one that the look made has no gradient."""
+        cell = CELLS["LayerNormLSTM"](5, 9)
+        grads = []
+        for walk in (windows, loop):
+            torch.manual_seed(0)
+            init, xs = leaves(first_state(cell, 2)), leaves(torch.randn(300, 2, 5))
+            cell.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                ys = walk(cell, init, xs)[1]
+            ys.float().sum().backward()
+            grads.append([p.grad.clone() for p in cell.parameters()])
+        for a, b in zip(*grads, strict=True):
+            assert (a - b).norm() < 0.05 * b.norm() + 0.05
+
+    def test_without_gradients(self):
+        cell = nn.GRUCell(6, 6)
+        step = lambda h, x: (cell(x, h * 0.9),) * 2  # noqa: E731
+        h, xs = torch.randn(2, 6), torch.randn(300, 2, 6)
+        true = loop(step, h, xs)[1]
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                ys = windows(step, h, xs)[1]
+            assert not ys.requires_grad
+            torch.testing.assert_close(ys, true, rtol=1e-4, atol=1e-5)
+
+    def test_inside_of_a_transform_it_is_the_loop(self):
+        cell = nn.GRUCell(3, 3)
+        step = lambda h, x: (cell(x, h),) * 2  # noqa: E731
+        h, xs = torch.zeros(4, 2, 3), torch.randn(4, 200, 2, 3)
+        with warnings.catch_warnings():  # of PyTorch's gru_cell
+            warnings.simplefilter("ignore")
+            found = torch.func.vmap(lambda h, x: windows(step, h, x)[1])(h, xs)
+        torch.testing.assert_close(found[1], loop(step, h[1], xs[1])[1], rtol=1e-4, atol=1e-5)
+
+
+class TestBackward:
+    def scanned(self, T=400):
+        cell = nn.GRUCell(6, 6)
+        init, xs = leaves(torch.randn(2, 6)), leaves(torch.randn(T, 2, 6))
+        return cell, xs, windows(lambda h, x: (cell(x, h * 0.9),) * 2, init, xs)[1]
+
+    def test_twice_with_retain_graph(self):
+        cell, xs, ys = self.scanned()
+        ys.sum().backward(retain_graph=True)
+        once = xs.grad.clone()
+        ys.sum().backward()
+        torch.testing.assert_close(xs.grad, 2 * once)
+        assert cell.weight_ih.grad is not None
+        with pytest.raises(RuntimeError, match="second time"):
+            ys.sum().backward()
+
+    def test_an_input_that_was_changed_since_is_an_error(self):
+        cell = nn.GRUCell(6, 6)
+        xs = torch.randn(300, 1, 6)
+        ys = windows(lambda h, x: (cell(x, h * 0.9),) * 2, torch.zeros(1, 6), xs)[1]
+        xs.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            ys.sum().backward()
+
+    def test_outputs_may_be_changed_in_place(self):
+        _, xs, ys = self.scanned()
+        ys.mul_(2).sum().backward()
+        assert math.isfinite(xs.grad.sum())
+
+    def test_a_loss_of_the_last_step(self):
+        cell, xs, ys = self.scanned()
+        ys[-1].sum().backward()
+        assert xs.grad[-1].abs().max() > 0
+        seen = known(cell)
+        assert seen.cut is not None
+
+
+class TestCells:
+    """nn.RNNCell, nn.GRUCell and nn.LSTMCell as they are: fused kernels."""
+
+    @pytest.mark.parametrize("algorithm", ["auto", "linear", "speculative"])
+    @pytest.mark.parametrize("kind", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
+    @pytest.mark.parametrize("reverse", [False, True])
+    def test_results_are_the_loop_s(self, kind, algorithm, reverse):
+        torch.manual_seed(0)
+        cell = kind(5, 7)
+        h = torch.randn(3, 7)
+        init, xs = (
+            leaves((h, torch.randn(3, 7)) if kind is nn.LSTMCell else h),
+            leaves(torch.randn(50, 3, 5)),
+        )
+
+        def step(carry, x):
+            after = cell(x, carry)
+            return after, after[0] if isinstance(after, tuple) else after
+
+        walk = lambda c, i, x: bl.scan(c, i, x, algorithm=algorithm, reverse=reverse)  # noqa: E731
+        found = run(walk, cell, init, xs)
+        init, xs = leaves((init, xs))
+        for p in cell.parameters():
+            p.grad = None
+        carry, ys = loop(step, init, xs.flip(0) if reverse else xs)
+        ys = ys.flip(0) if reverse else ys
+        torch.testing.assert_close(found[0], ys, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found[1], pytree.tree_leaves(carry)[0], rtol=1e-4, atol=1e-5)
+
+    def test_resets_and_cells_of_the_user_s_own(self):
+        class Own(nn.GRUCell):
+            pass
+
+        reset = torch.rand(200, 3) < 0.1
+        for kind in (nn.GRUCell, Own):
+            torch.manual_seed(0)
+            cell, h, xs = kind(5, 7), torch.randn(3, 7), torch.randn(200, 3, 5)
+            _, ys = bl.scan(cell, h, xs, reset=reset)
+
+            def step(h, both, cell=cell):
+                h = cell(both[0], torch.where(both[1][:, None], 0.0, h))
+                return h, h
+
+            torch.testing.assert_close(ys, loop(step, h, (xs, reset))[1], rtol=1e-4, atol=1e-5)
+
+
+def test_explain_shows_what_became_of_scans():
+    cell = nn.GRUCell(6, 6)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = cell
+
+        def forward(self, xs):
+            return bl.scan(self.step, xs.new_zeros(2, 6), xs)[1]
+
+        def step(self, h, x):
+            h = self.cell(x, h * 0.9)
+            return h, h
+
+    model = Model()
+    model(torch.randn(1000, 2, 6))
+    assert "Model.step, 1000 steps, batch 2: " in bl.explain(model)
+    assert "all met" in bl.explain(model)
+
+
+def test_two_runs_decide_the_same():
+    """What is learned depends on what is seen, and on nothing else."""
+    ends = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        cell = nn.GRUCell(3, 8)
+        optimizer = torch.optim.Adam(cell.parameters(), 0.02)
+
+        def step(h, x, cell=cell):
+            h = cell(x, h)
+            return h, h
+
+        for _ in range(12):
+            xs = torch.randn(256, 2, 3)
+            ys = windows(step, torch.zeros(2, 8), xs)[1]
+            optimizer.zero_grad()
+            (ys - xs.cumsum(0)[..., :1].tanh()).square().mean().backward()
+            optimizer.step()
+        ends.append(torch.cat([p.detach().flatten() for p in cell.parameters()]))
+    assert torch.equal(*ends)

@@ -1,0 +1,56 @@
+"""Where sequences are cut."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bppsa_lightning.windows import Cut, choose_cut
+from bppsa_lightning.windows.cut import in_time, side_by_side
+
+
+@given(
+    T=st.integers(2, 5000),
+    B=st.integers(1, 64),
+    warm=st.integers(1, 500),
+    rows=st.floats(1, 1e4),
+    call=st.integers(0, 1000),
+)
+def test_a_cut_covers_all_steps_once(T, B, warm, rows, call):
+    cut = choose_cut(T, B, warm, rows, call)
+    if cut is None:
+        return
+    assert cut.T == T
+    assert cut.windows >= 2
+    assert 1 <= cut.warm <= cut.span
+    assert 0 <= cut.head < cut.windows
+    steps = [*range(cut.head)]
+    for start in cut.starts:
+        steps += range(start, start + cut.span)
+    assert steps == [*range(T)]
+    assert cut.starts[1] >= cut.warm  # no warm-up reaches before the first step
+
+
+def test_only_what_gains_is_cut():
+    assert choose_cut(4096, 1, 64, 500) is not None
+    assert choose_cut(4096, 1, 64, 500, gain=1000) is None
+    assert choose_cut(100, 1, 64, 500) is None  # a second window would be shorter than its warm-up
+    assert choose_cut(4096, 4096, 64, 1) is None  # so many samples that windows are no cheaper
+    assert choose_cut(4096, 1, 64, 500, call=10_000) is None
+
+
+@pytest.mark.parametrize("B", [1, 3])
+@pytest.mark.parametrize("starts", [(0, 7, 14), (2, 4, 6), (5,), (0, 1, 9), (12, 3)])
+def test_parts_side_by_side(B, starts):
+    x = torch.arange(20 * B * 4.0).reshape(20, B, 4)
+    for view in (x, x.repeat_interleave(2, 0)[::2], x.transpose(0, 1).contiguous().transpose(0, 1)):
+        parts = side_by_side(view, starts, 6)
+        assert parts.shape == (6, len(starts) * B, 4)
+        for k, start in enumerate(starts):
+            assert torch.equal(parts[:, k * B : (k + 1) * B], x[start : start + 6])
+        back = in_time(parts, len(starts))
+        assert torch.equal(back[-1], x[starts[-1] : starts[-1] + 6])
+
+
+def test_depth():
+    assert Cut(1000, 16, 62, 20).depth == 8 + 20 + 62
