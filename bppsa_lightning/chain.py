@@ -1,5 +1,6 @@
 """A chain: one module whose backward is a scan."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -69,11 +70,34 @@ class Chain(Replacement):
         """Lines for `explain` below its table."""
         return []
 
+    def state_dict(self) -> dict[str, Any]:
+        """What it has learned from its calls, for a checkpoint; empty if nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """From a checkpoint."""
+
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(name={self.name!r}, cell={self.cell!r}, "
             f"algorithm={self.algorithm!r}, shape={self.shape})"
         )
+
+
+# Where a checkpoint holds what chains have learned: {name of a chain: its state_dict}.
+LEARNED = "bppsa_lightning"
+
+
+def learned(chains: Iterable[Chain]) -> dict[str, Any]:
+    """What chains have learned, by their names, as far as they have."""
+    return {chain.name: state for chain in chains if (state := chain.state_dict())}
+
+
+def learn(chains: Iterable[Chain], states: Mapping[str, Any]) -> None:
+    """Gives chains what those of the same names had learned."""
+    for chain in chains:
+        if chain.name in states:
+            chain.load_state_dict(states[chain.name])
 
 
 def named_chains(module: nn.Module) -> dict[str, Chain]:

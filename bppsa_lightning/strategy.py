@@ -16,7 +16,7 @@ from bppsa_lightning._rank_zero import rank_zero_info
 from bppsa_lightning._replacement import Replacement
 from bppsa_lightning._trees import Settles, stand_in
 from bppsa_lightning.attach import attach_chains, check_algorithm
-from bppsa_lightning.chain import Chain
+from bppsa_lightning.chain import LEARNED, Chain, learn, learned
 from bppsa_lightning.explain import explain, summary
 
 if TYPE_CHECKING:
@@ -40,11 +40,13 @@ class _AttachDuringFit(Settles, Strategy):
         self.scans: list[tuple[str, tuple[int, int, int], planner.Plan]] = []
         self.explanation = ""
         self._attached_here: list[Replacement] = []
+        self._learned: dict[str, Any] = {}
 
     def _attach(self) -> None:
         model = self.lightning_module
         assert model is not None
         self.chains, self._attached_here = attach_chains(model, self.algorithm, keep=True)
+        learn(self.chains, self._learned)
         rank_zero_info(summary(model))
 
     @override
@@ -57,6 +59,20 @@ class _AttachDuringFit(Settles, Strategy):
             return super().backward(closure_loss, optimizer, *args, **kwargs)
 
     @override
+    def save_checkpoint(self, checkpoint: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """As the base method, with what windows have learned, where there are any."""
+        states = learned(self.chains)
+        checkpoint = checkpoint | {LEARNED: states} if states else checkpoint
+        super().save_checkpoint(checkpoint, *args, **kwargs)
+
+    @override
+    def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        checkpoint = super().load_checkpoint(*args, **kwargs)
+        self._learned = checkpoint.get(LEARNED, {})
+        learn(self.chains, self._learned)
+        return checkpoint
+
+    @override
     def teardown(self) -> None:
         model = self.lightning_module
         try:
@@ -66,7 +82,7 @@ class _AttachDuringFit(Settles, Strategy):
             self.explanation = f"explain failed: {error!r}"
         for replacement in self._attached_here:
             replacement.detach()
-        self.chains, self._attached_here = [], []
+        self.chains, self._attached_here, self._learned = [], [], {}
         super().teardown()
 
     @staticmethod

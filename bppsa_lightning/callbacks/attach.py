@@ -11,7 +11,7 @@ from bppsa_lightning._rank_zero import rank_zero_info
 from bppsa_lightning._replacement import Replacement
 from bppsa_lightning._trees import stand_in
 from bppsa_lightning.attach import attach_chains, check_algorithm
-from bppsa_lightning.chain import Chain
+from bppsa_lightning.chain import Chain, learn, learned
 from bppsa_lightning.explain import explain, summary
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ class Attach(Callback):
     after the strategy has wrapped it. What was attached before stays as it is, in `fit` and after.
 
     Args:
-        algorithm: "auto" (the planner chooses), "linear", "chunked" or "blelloch"; or a dict of
-            names in the model and one of these each, as for `bppsa_lightning.attach`.
+        algorithm: "auto" (the planner chooses), "linear", "chunked", "blelloch" or
+            "speculative"; or a dict of names in the model and one of these each, as for
+            `bppsa_lightning.attach`.
 
     Attributes:
         chains: the attached chains; empty outside ``fit``.
@@ -46,12 +47,24 @@ class Attach(Callback):
         self.chains: list[Chain] = []
         self.explanation = ""
         self._attached_here: list[Replacement] = []
+        self._learned: dict[str, Any] = {}
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # Not in `setup`: here the strategy has wrapped, sharded and converted what it wants to.
         self.chains, self._attached_here = attach_chains(pl_module, self.algorithm, keep=True)
+        learn(self.chains, self._learned)
         rank_zero_info(summary(pl_module))
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint: what windows have learned, where there are any."""
+        return learned(self.chains)
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._learned = state_dict
+        learn(self.chains, state_dict)
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
