@@ -61,12 +61,16 @@ def rounding_of(single: Leaves, double: Leaves, dtype: torch.dtype) -> tuple[Ten
         single, double: states (n, ...) each, of the same walks in both precisions. Of parts that
             are not floating-point, as they are.
     """
-    found = []
+    found, share = [], torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
     for a, b in zip(single, double, strict=True):
         if not a.is_floating_point():
             found.append(torch.zeros_like(a[0]))
             continue
         spacing = torch.finfo(torch.float32).eps * b.abs()
         apart = torch.maximum((a.double() - b).abs(), spacing).nan_to_num(0.0, 0.0, 0.0).amax(0)
-        found.append(apart * (torch.finfo(dtype).eps / torch.finfo(torch.float32).eps))
+        # Few samples are few draws of a unit's rounding: units lend each other what is usual.
+        size = b.abs().nan_to_num(0.0, 0.0, 0.0).amax(0)
+        shares = (apart / size)[size > 0]
+        usual = shares.median() * size if shares.numel() else apart
+        found.append(torch.maximum(apart, usual) * share)
     return tuple(found)

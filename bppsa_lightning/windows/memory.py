@@ -85,8 +85,9 @@ class Memory:
         if report is None or self.warm is None:
             return
         self.report = None
-        if report.walked_from is not None or report.backward_passes > 1 + report.windows // 2:
-            what = "states" if report.walked_from is not None else "gradients"
+        states_met = report.walked_from is None and 2 * report.passes < report.windows
+        if not states_met or report.backward_passes > 1 + report.windows // 2:
+            what = "gradients" if states_met else "states"
             self._give_up(f"{what} of its windows did not meet")
         elif 8 * report.missed > report.windows:
             self.warm += max(1, self.warm // 2)

@@ -6,13 +6,13 @@ import warnings
 
 import pytest
 import torch
-from support.recurrences import CELLS, first_state, inputs_of
 from support.windows import assert_as_exact, far, leaves, loop, run
 from torch import nn
 from torch.utils import _pytree as pytree
 
 import bppsa_lightning as bl
 from bppsa_lightning.steps import scans_of
+from experiments.benchmarks.loops import CELLS, first_state, inputs_of
 
 each_cell = pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 
@@ -55,6 +55,21 @@ def test_in_float64_windows_equal_the_loop(cell):
     assert known(step).cut is not None, known(step)
     true = run(loop, step, *leaves((init, xs)))
     assert max(max(pair) for pair in far(found, true)) < 1e-10
+
+
+def test_what_is_never_forgotten_is_repaired_once_and_then_left_to_the_loop():
+    """Pendulums that wind over the top: few, so that a look does not see them."""
+    torch.manual_seed(0)
+    step = CELLS["Pendulum"](5, 64)
+    init, xs = leaves(tuple(4 * s for s in first_state(step, 4))), leaves(torch.randn(1024, 4, 5))
+    found = run(windows, step, init, xs)
+    assert known(step).cut is not None
+    assert known(step).memory.report.passes > 2
+    walk = run(loop, step, *leaves((init, xs)))
+    true = run(loop, in_double(step), *leaves((init, xs), torch.float64))
+    assert_as_exact(found, [walk], true)
+    windows(step, init, xs)
+    assert known(step).why == "states of its windows did not meet"
 
 
 @pytest.mark.slow

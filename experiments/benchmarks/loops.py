@@ -112,7 +112,12 @@ class SRU(nn.Module):
 
 
 class Pendulum(nn.Module):
-    """A damped pendulum that is driven by x, by a symplectic Euler step: angle and speed."""
+    """A damped pendulum that is driven by x, by a symplectic Euler step: angle and speed.
+
+    One that winds over the top never forgets it, as its angle is 2 pi more from then on.
+    """
+
+    spread = 0.3
 
     def __init__(self, I, H):
         super().__init__()
@@ -138,4 +143,4 @@ def inputs_of(cell, T, B, I):
 
 
 def first_state(cell, B) -> tuple[Tensor, ...]:
-    return tuple(torch.randn(B, size) for size in cell.state)
+    return tuple(getattr(cell, "spread", 1.0) * torch.randn(B, size) for size in cell.state)
