@@ -31,7 +31,8 @@ def unsupported_module(module: nn.Module) -> str | None:
     kind = type(module).__name__
     if isinstance(module, nn.RNNCellBase):
         layer = next((m for m in _MODULES if kind.startswith(m.__name__)), nn.RNN)
-        return f"{kind} runs one step at a time; use nn.{layer.__name__} over the whole sequence"
+        instead = f"use nn.{layer.__name__} over the whole sequence, or bl.scan"
+        return f"{kind} runs one step at a time; {instead}"
     base = torch_class(module)
     if base is None:
         return f"{kind}: no cell for it"

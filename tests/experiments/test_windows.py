@@ -1,0 +1,56 @@
+"""The benchmark of windows, and what docs/windows.md says of its record."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments import recording
+from experiments.benchmarks import windows
+
+ROOT = Path(__file__).parent.parent.parent
+NAMES = ("LayerNormLSTM", "GRUD", "RITS", "AUGRU", "SRU", "Pendulum")
+
+
+def test_the_benchmark(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(windows, "LOOPS", ((900, 1, 4),))
+    monkeypatch.setattr(windows, "LAYERS", (("GRU", 4, 900, 1),))
+    monkeypatch.setattr(windows, "PYTORCH", (("LSTM", 4, 900, 1),))
+    windows.main(["--seconds", "0"])
+    record = json.loads((tmp_path / recording.UNRECORDED / "windows_cpu.json").read_text())
+    assert [case["recurrence"] for case in record["by_hand"]] == list(NAMES)
+    for cases in (record["by_hand"], record["layers"], record["pytorch"]):
+        for case in cases:
+            assert case["gain"] > 0
+            assert case["error"]["windows"] <= 2 * case["error"]["walk"] + 1e-6
+    assert " windows of " in record["by_hand"][0]["explain"]
+    assert "GRU, layers" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def record():
+    return json.loads((ROOT / "experiments" / "records" / "windows_cpu.json").read_text())
+
+
+def shown(gain):
+    return f"{gain:.0f}x" if gain >= 10 else f"{gain:.1f}x"
+
+
+def test_the_page_shows_the_record(record):
+    page = (ROOT / "docs" / "windows.md").read_text()
+    for T, B, H in windows.LOOPS:
+        cases = [c for c in record["by_hand"] if (c["T"], c["B"], c["H"]) == (T, B, H)]
+        gains = {case["recurrence"]: shown(case["gain"]) for case in cases}
+        row = re.search(rf"\| \({T}, {B}, {H}\) \| (.*) \|", page).group(1)
+        assert row.split(" | ") == [gains[name] for name in NAMES]
+    for case in record["layers"]:
+        size = rf"\({case['T']}, {case['B']}, {case['H']}\)"
+        row = re.search(rf"\| [^|]*{case['layer']}[^|]*{size}[^|]* \| (.*) \|", page).group(1)
+        assert shown(case["gain"]) in row.split(", ")
+
+
+def test_the_record_is_as_exact_as_the_walk(record):
+    for case in record["by_hand"]:
+        assert case["error"]["windows"] <= 2 * case["error"]["walk"]
