@@ -15,7 +15,7 @@ NAMES = ("LayerNormLSTM", "GRUD", "RITS", "AUGRU", "SRU", "Pendulum")
 
 def test_the_benchmark(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(windows, "LOOPS", ((900, 1, 4),))
+    monkeypatch.setattr(windows, "LOOPS", ((900, 1, 16),))
     monkeypatch.setattr(windows, "LAYERS", (("GRU", 4, 900, 1),))
     monkeypatch.setattr(windows, "PYTORCH", (("LSTM", 4, 900, 1),))
     windows.main(["--seconds", "0"])
@@ -24,7 +24,7 @@ def test_the_benchmark(monkeypatch, tmp_path, capsys):
     for cases in (record["by_hand"], record["layers"], record["pytorch"]):
         for case in cases:
             assert case["gain"] > 0
-            assert case["error"]["windows"] < 1e-5
+            assert case["error"]["windows"] < 1e-4
     assert " windows of " in record["by_hand"][0]["explain"]
     assert "GRU, layers" in capsys.readouterr().out
 
