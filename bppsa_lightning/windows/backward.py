@@ -44,7 +44,7 @@ class _Backward:
             [[None] * len(piece.xs) for piece in group.pieces] for group in tape.groups
         ]
         # Of each group: how large the gradients are that arrived at each piece's start.
-        self.sizes: list[list[list[Tensor | None]]] = []
+        self.sizes: dict[int, list[list[Tensor | None]]] = {}
 
     def run(self, grad_last: Gradients) -> Gradients:
         tape, order = self.tape, self.tape.order
@@ -80,7 +80,7 @@ class _Backward:
             ]
             carry = self._through(index, p, piece, u, carry)
             sizes.append([None if c is None else _size(c, n * B) for c in carry])
-        self.sizes.append(sizes[::-1])
+        self.sizes[index] = sizes[::-1]
         return carry
 
     def _follow(self, index: int, group: Group, entering: Gradients) -> Gradients | None:

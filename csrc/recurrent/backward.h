@@ -6,6 +6,9 @@
 // take the memory of all T steps. Where there are samples for every thread, each takes its own all
 // the way, without waiting for another; where there are fewer, the threads left over work on the
 // products of one slab while the next is scanned. The parallel scans need the whole chain at once.
+//
+// A gradient that enters at the last step alone has faded to zero after some hundred steps: a slab
+// that none reaches is passed over.
 #pragma once
 
 #include "../scan/scan.h"
@@ -130,6 +133,23 @@ struct LayerBackward {
     }
   }
 
+  // Whether no gradient reaches a slab: neither by what is carried into it nor directly.
+  bool unreached(const Slab<T>& slab, const T* carry) const {
+    return all_zero(carry, slab.n * state) && silent(slab);
+  }
+
+  // Whether no direct gradient enters at the states before the steps of a slab.
+  bool silent(const Slab<T>& slab) const {
+    for (int64_t t = slab.hi - 1; t >= slab.lo; --t) {
+      const ConstRows<T> u = Chain::direct(request, t, slab.b);
+      if (!u) continue;
+      const bool joined = u.ld == layer.P;
+      for (int64_t r = 0; r < (joined ? 1 : slab.n); ++r)
+        if (!all_zero(u[r], joined ? slab.n * layer.P : layer.P)) return false;
+    }
+    return true;
+  }
+
   void all_at_once(const Plan& plan) {
     const Memory memory(*this, layer.steps * B);
     Buffer<T> carry(B * state);
@@ -159,6 +179,10 @@ struct LayerBackward {
         enter(b, n, carry.data);
         for (int64_t hi = layer.steps; hi > 0; hi -= min(steps, hi)) {
           const Slab<T> now = slab(hi, steps, b, n, memory);
+          if (unreached(now, carry.data)) {
+            gradients.add_nothing(now);
+            continue;
+          }
           if (recomputes)
             for (int64_t t = now.lo + 1; t <= now.hi; ++t) recompute(now, memory, t);
           walk_samples(chain(now, carry.data), 0, n);
@@ -192,18 +216,27 @@ struct LayerBackward {
         recompute(next, memories[i % 2], next.lo + 1 + k);
     };
     for_each_index(parallel, workers, [&](int64_t w) { prepare(0, w, workers); });
-    for (int64_t i = 0; i < slabs; ++i)
-      for_each_index(parallel, workers, [&](int64_t w) {
-        if (w < groups.count) {
-          walk_samples(chain(number(i), carry.data), groups.begin(w), groups.size(w));
-        } else {
-          const int64_t share = w - groups.count;
-          if (i > 0) gradients.add_share(groups.count, share, helpers, number(i - 1));
-          prepare(i + 1, share, helpers);
-        }
-      });
-    for_each_index(parallel, workers,
-                   [&](int64_t w) { gradients.add_share(0, w, workers, number(slabs - 1)); });
+    bool reached_before = false, next = true;
+    for (int64_t i = 0; i < slabs; ++i) {
+      const bool reached = next && !unreached(number(i), carry.data);
+      if (!reached) gradients.add_nothing(number(i));
+      next = i + 1 < slabs && (reached || !silent(number(i + 1)));
+      if (reached || reached_before || next)
+        for_each_index(parallel, workers, [&](int64_t w) {
+          if (w < groups.count) {
+            if (reached)
+              walk_samples(chain(number(i), carry.data), groups.begin(w), groups.size(w));
+          } else {
+            const int64_t share = w - groups.count;
+            if (reached_before) gradients.add_share(groups.count, share, helpers, number(i - 1));
+            if (next) prepare(i + 1, share, helpers);
+          }
+        });
+      reached_before = reached;
+    }
+    if (reached_before)
+      for_each_index(parallel, workers,
+                     [&](int64_t w) { gradients.add_share(0, w, workers, number(slabs - 1)); });
     leave(0, B, carry.data);
   }
 };

@@ -83,6 +83,13 @@ class ParameterGradients {
     add(first + i, slab);
   }
 
+  // What the rows of a slab would add if they were zeros.
+  void add_nothing(const SlabGradients<T>& slab) const {
+    if (!request_.grad_x) return;
+    for (int64_t t = slab.lo; t < slab.hi; ++t)
+      std::memset(grad_x_row(t, slab.b), 0, slab.n * layer_.I * sizeof(T));
+  }
+
   // Writes the gradients.
   void finish() {
     add_up_workers();
@@ -126,10 +133,14 @@ class ParameterGradients {
     });
   }
 
+  T* grad_x_row(int64_t t, int64_t b) const {
+    return static_cast<T*>(request_.grad_x) + t * request_.grad_x_step + b * layer_.I;
+  }
+
   // Of step t + 1.
   void grad_x(int64_t t, int64_t b, int64_t n, Rows<T> d) const {
     const int64_t I = layer_.I;
-    T* out = static_cast<T*>(request_.grad_x) + t * request_.grad_x_step + b * I;
+    T* out = grad_x_row(t, b);
     if (!narrow())
       return multiply_x_(n, K_, I, {d.data, d.ld}, rearranged() ? w_ih_.data : layer_.w_ih, {},
                          {out, I});

@@ -32,6 +32,21 @@ struct StepRows {
   Rows<T> at(int64_t t, int64_t b) const { return {data + t * step + b * sample, sample}; }
 };
 
+// Whether some numbers are zeros; a NaN is none.
+template <typename T>
+inline bool all_zero(const T* numbers, int64_t count) {
+  constexpr int64_t kBlock = 64;
+  for (int64_t i = 0; i < count; i += kBlock) {
+    int any = 0;  // (without a branch for each number)
+    if (i + kBlock <= count)
+      for (int64_t j = 0; j < kBlock; ++j) any |= numbers[i + j] != T(0);
+    else
+      for (int64_t j = i; j < count; ++j) any |= numbers[j] != T(0);
+    if (any) return false;
+  }
+  return true;
+}
+
 // Asks for the cache lines of `count` numbers that will soon be written: where another core has
 // read them, the store would wait for their return.
 template <typename T>
