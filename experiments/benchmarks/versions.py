@@ -23,13 +23,18 @@ LAYERS = {  # (cell, B, T, I, H): the paper's size, long and short, wide; and a 
     for cell in ("RNN", "GRU", "LSTM")
     for size in ((16, 1000, 1, 20), (1, 10000, 1, 20), (16, 10, 1, 20), (16, 200, 128, 128))
 }
+LAST = {  # as the paper's loss: of the last state alone
+    f"{cell} {size} last": (cell, *size)
+    for cell in ("RNN", "GRU", "LSTM")
+    for size in ((16, 1000, 1, 20), (16, 30000, 1, 20), (1, 16000, 1, 20))
+}
 SCANS = ("reverse_scan", "linear_recurrence")
 VGG = ("vgg11 97 %", "vgg11 0 %")
-CASES = [*LAYERS, *SCANS, *VGG]
+CASES = [*LAYERS, *LAST, *SCANS, *VGG]
 
 
-def layer(cell: str, B: int, T: int, I: int, H: int):
-    """Forward and backward of an attached layer, by a gradient of every output."""
+def layer(cell: str, B: int, T: int, I: int, H: int, last: bool):
+    """Forward and backward of an attached layer, by a gradient of every output or of the last."""
     import torch
 
     import bppsa_lightning as bl
@@ -45,7 +50,10 @@ def layer(cell: str, B: int, T: int, I: int, H: int):
 
     def backward(output):
         module.zero_grad()
-        output.backward(grad)
+        if last:
+            output[-1].backward(grad[-1])
+        else:
+            output.backward(grad)
 
     return forward, backward
 
@@ -92,7 +100,9 @@ def vgg11(amount: float):
 
 def step(case: str):
     if case in LAYERS:
-        return layer(*LAYERS[case])
+        return layer(*LAYERS[case], last=False)
+    if case in LAST:
+        return layer(*LAST[case], last=True)
     return scan(case) if case in SCANS else vgg11(0.97 if case == "vgg11 97 %" else 0.0)
 
 
