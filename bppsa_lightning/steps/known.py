@@ -1,6 +1,8 @@
 """What is known of a step from earlier scans: kept as long as the parameters that it reads."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
+from types import FunctionType
 from typing import Any
 
 from torch import Tensor
@@ -49,17 +51,43 @@ _by_code: Any = WeakIdKeyDictionary()
 def known_of(step: Step, tensors: Sequence[Tensor], state: Leaves, xs: Leaves) -> Known:
     """What is known of a step that reads some tensors, for states and inputs of these shapes."""
     inner = getattr(step, "__wrapped__", step)
-    code = getattr(inner, "__code__", None) or type(inner)
+    code, constants = _made_of(inner)
     leaves = [t for t in tensors if t.is_leaf]
     place = _by_tensor if leaves else _by_code
     each = place.setdefault(leaves[0] if leaves else code, {})
     key = (
-        code, step is inner, tuple((tuple(s.shape[1:]), s.dtype) for s in state),
+        code, constants, step is inner, tuple((tuple(s.shape[1:]), s.dtype) for s in state),
         tuple((tuple(x.shape[2:]), x.dtype) for x in xs), state[0].device,
     )  # fmt: skip
     known: Known = each.setdefault(key, Known(inner))
     known.sizes = xs[0].shape[0], xs[0].shape[1]
     return known
+
+
+def _made_of(step: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A step's code, which is the same object for each function that a line makes, and the numbers
+    that it was made with: other ones are another recurrence.
+    """
+    constants: list[Any] = []
+    while isinstance(step, partial):
+        constants += _constants([*step.args, *step.keywords.values()])
+        step = step.func
+    owner = getattr(step, "__self__", None)  # of a method
+    constants += [] if owner is None else [id(owner)]
+    cells = getattr(step, "__closure__", None) or ()
+    constants += _constants([cell.cell_contents for cell in cells])
+    constants += _constants(getattr(step, "__defaults__", None) or ())
+    return getattr(step, "__code__", None) or type(step), tuple(constants)
+
+
+def _constants(values: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, (int, float, str, bytes)) or value is None:
+            found.append(value)
+        elif isinstance(value, FunctionType):
+            found += _made_of(value)
+    return found
 
 
 def scans_of(parameters: Iterable[Tensor]) -> list[Known]:

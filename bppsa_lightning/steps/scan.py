@@ -14,7 +14,7 @@ from bppsa_lightning.steps import cells
 from bppsa_lightning.steps.engine import Step, StepEngine
 from bppsa_lightning.steps.known import Known, known_of
 from bppsa_lightning.steps.probe import Probe
-from bppsa_lightning.windows import speculate
+from bppsa_lightning.windows import forget_casts, speculate
 from bppsa_lightning.windows.cut import Leaves
 
 ALGORITHMS = ("auto", "linear", "speculative")
@@ -122,6 +122,7 @@ class _Call:
         donates = torch._functorch.config.donated_buffer
         step = self.in_python if donates else self.step
         probe = Probe(step, self.in_python, init, x)
+        forget_casts()
         engine = StepEngine(
             step, self.engine.state_tree, self.engine.x_tree, probe.tensors, self.in_python
         )
@@ -135,7 +136,6 @@ class _Call:
     ) -> tuple[list[Tensor], list[Tensor]]:
         memory = known.memory
         cut = memory.cut(engine, self.inputs, self.state, asked)
-        _forget_casts()
         if cut is None:
             return self._loop(memory.reason, known)
         known.note(cut, None)
@@ -205,9 +205,3 @@ def _in_python(step: Step) -> Step:
     """A step without what torch.compile made of it."""
     original = getattr(step, "_orig_mod", None) or getattr(step, "_torchdynamo_orig_callable", None)
     return original or step
-
-
-def _forget_casts() -> None:
-    """Autocast keeps what it cast, also without gradients: nobody must find that with them."""
-    if torch._C._is_any_autocast_enabled():
-        torch.clear_autocast_cache()

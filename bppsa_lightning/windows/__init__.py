@@ -15,6 +15,7 @@ first state.
 
 from bppsa_lightning.windows.cut import Cut, choose_cut
 from bppsa_lightning.windows.engine import Engine
+from bppsa_lightning.windows.forward import forget_casts
 from bppsa_lightning.windows.levels import Levels
 from bppsa_lightning.windows.look import look
 from bppsa_lightning.windows.memory import Memory

@@ -183,10 +183,17 @@ def _first_states(engine: Engine, xs: Leaves, state: Leaves, cut: Cut) -> list[T
         zeros = [s.new_zeros(n * s.shape[0], *s.shape[1:]) for s in state]
         parts = [side_by_side(x.detach(), starts, cut.warm) for x in xs]
         _, guessed = engine(parts, zeros)
+        forget_casts()
         return [
             torch.cat([s.detach().unsqueeze(0), g.unflatten(0, (n, -1))])
             for s, g in zip(state, guessed, strict=True)
         ]
+
+
+def forget_casts() -> None:
+    """Autocast keeps what it cast, also without gradients: nobody must find that with them."""
+    if torch._C._is_any_autocast_enabled():
+        torch.clear_autocast_cache()
 
 
 def _missed(levels: Levels, first: Leaves, last: Leaves, windows: Sequence[int]) -> list[int]:

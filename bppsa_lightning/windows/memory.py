@@ -10,7 +10,7 @@ import torch
 
 from bppsa_lightning.windows.cut import Cut, Leaves, choose_cut
 from bppsa_lightning.windows.engine import Engine
-from bppsa_lightning.windows.forward import Report
+from bppsa_lightning.windows.forward import Report, forget_casts
 from bppsa_lightning.windows.levels import Levels
 from bppsa_lightning.windows.look import look
 
@@ -74,6 +74,7 @@ class Memory:
                 engine, [x.detach() for x in xs], [s.detach() for s in state],
                 max(1, T // _PART_OF_STEPS),
             )  # fmt: skip
+        forget_casts()
         self.warm, self.levels = seen.warm, seen.levels
         if seen.warm is None:
             self._give_up(f"it remembers more than {T // _PART_OF_STEPS} steps")
