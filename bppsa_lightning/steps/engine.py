@@ -58,6 +58,19 @@ class StepEngine(Engine):
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
         return self._walk(self.step, xs, state)
 
+    def states_before(
+        self, xs: Leaves, state: Leaves
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """What a call returns, and the states before each step, (C, n, ...) each."""
+        before: list[list[Tensor]] = []
+
+        def step(carry: Any, x: Any) -> tuple[Any, Any]:
+            before.append(pytree.tree_leaves(carry))
+            return self.step(pytree.tree_map(Tensor.clone, carry), x)  # it may change it in place
+
+        ys, last = self._walk(step, xs, state)
+        return ys, last, [torch.stack(same) for same in zip(*before, strict=True)]
+
     def _walk(self, step: Step, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
         carry, ys = pytree.tree_unflatten(state, self.state_tree), []
         if self.x_tree.is_leaf():

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from bppsa_lightning._context import unsupported_transform
-from bppsa_lightning.steps import cells
+from bppsa_lightning.steps import cells, jacobians
 from bppsa_lightning.steps.engine import Step, StepEngine
 from bppsa_lightning.steps.known import Known, known_of
 from bppsa_lightning.steps.probe import Probe
 from bppsa_lightning.windows import forget_casts, speculate
 from bppsa_lightning.windows.cut import Leaves
 
-ALGORITHMS = ("auto", "linear", "speculative")
+ALGORITHMS = ("auto", "linear", "chunked", "blelloch", "speculative")
 
 # Below, nothing is worth a look.
 _LEAST_STEPS = 128
@@ -60,13 +60,15 @@ def scan(
         init: the first carry.
         xs: a tree of tensors (T, B, ...), T >= 1.
         algorithm: "linear" is the loop, "speculative" windows wherever any pay at all; "auto" takes
-            them if they are estimated to be 1.5 times as fast.
+            them if they are estimated to be 1.5 times as fast. "chunked" and "blelloch": the loop
+            forwards, and a scan of the step's Jacobians for its gradients, whatever it remembers;
+            so does "auto" where windows do not pay and the state is small.
         reverse: time runs from T-1 down to 0; ys[t] is of step t.
         reset: (T, B) bool: where it is true, a sample's carry is set to zeros before that step.
 
     Returns:
-        The last carry, and ys, a tree of tensors (T, B, ...), or None. Differentiable once where
-        windows were walked, as often as the step is where the loop was.
+        The last carry, and ys, a tree of tensors (T, B, ...), or None. Differentiable as often as
+        the step is where the loop was walked, else once.
 
     Raises:
         TypeError, ValueError: an argument is not as documented, or the step returned something
@@ -110,7 +112,7 @@ class _Call:
         self.engine = StepEngine(step, state_tree, x_tree, (), self.in_python)
 
     def run(self, algorithm: str) -> tuple[list[Tensor], list[Tensor]]:
-        least = {"linear": float("inf"), "speculative": 2}.get(algorithm, _LEAST_STEPS)
+        least = {"linear": float("inf"), "auto": _LEAST_STEPS}.get(algorithm, 2)
         if len(self.inputs[0]) < least:
             return self._loop(None)
         reason = unsupported_transform() or self._unfit()
@@ -129,7 +131,20 @@ class _Call:
         known = known_of(self.in_python, probe.tensors, self.state, self.inputs)
         if probe.reason is not None:
             return self._loop(probe.reason, known)
+        if algorithm in ("chunked", "blelloch"):
+            return self._jacobians(known, engine, algorithm)
         return self._windows(known, engine, algorithm == "speculative")
+
+    def _jacobians(
+        self, known: Known, engine: StepEngine, algorithm: str, because: str = ""
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        reason = jacobians.unfit(self.state)
+        if reason is not None:
+            return self._loop(reason, known)
+        how = "" if algorithm == "auto" else f"{algorithm} "
+        known.note(None, f"{because}gradients by a {how}scan of its Jacobians")
+        self.engine = engine
+        return jacobians.scan_jacobians(engine, self.inputs, self.state, algorithm)
 
     def _windows(
         self, known: Known, engine: StepEngine, asked: bool
@@ -137,11 +152,18 @@ class _Call:
         memory = known.memory
         cut = memory.cut(engine, self.inputs, self.state, asked)
         if cut is None:
+            if not asked and self._scan_pays(engine):
+                return self._jacobians(known, engine, "auto", f"{memory.reason}; ")
             return self._loop(memory.reason, known)
         known.note(cut, None)
         self.engine = engine
         assert memory.levels is not None and memory.report is not None
         return speculate(engine, self.inputs, self.state, cut, memory.levels, memory.report)
+
+    def _scan_pays(self, engine: StepEngine) -> bool:
+        tensors = (*self.inputs, *self.state, *engine.tensors)
+        differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        return differentiated and not jacobians.unfit(self.state) and jacobians.pays(self.state)
 
     def _loop(
         self, reason: str | None, known: Known | None = None

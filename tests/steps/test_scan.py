@@ -149,7 +149,7 @@ class TestArguments:
     @pytest.mark.parametrize(
         "change, error, words",
         [
-            ({"algorithm": "chunked"}, ValueError, "algorithm: found 'chunked', wanted one of"),
+            ({"algorithm": "newton"}, ValueError, "algorithm: found 'newton', wanted one of"),
             ({"init": (1.0,)}, TypeError, "init: found a float in it, wanted tensors"),
             ({"xs": []}, ValueError, "xs: found a tree without tensors"),
             ({"xs": torch.zeros(0, 2, 3)}, ValueError, r"xs: found tensors \(0, 2, 3\)"),
