@@ -134,6 +134,7 @@ def forward(
     B, K, starts = xs[0].shape[1], cut.windows, list(cut.starts)
     report.windows, report.warm = K, cut.warm
     groups: list[Group] = []
+    init = state
     if cut.head:
         groups.append(walk([0], cut.head, state))
         state = groups[0].pieces[-1].last
@@ -145,7 +146,11 @@ def forward(
     report.missed = len(missed)
     whole = K  # windows from here on are walked as one
     while missed:
-        if _is_hopeless(missed, K) or not _sound(groups, owner, missed):
+        if not _sound(groups, owner, missed):
+            report.walked_from = 0
+            groups, order = [walk([0], cut.T, init)], [(0, 0)]
+            return _tape(engine, groups, order, B)
+        if _is_hopeless(missed, K):
             whole = missed[0]
             break
         report.passes += 1
@@ -168,12 +173,13 @@ def forward(
         for k in range(whole, K):
             _replace(groups, owner[k])
         owner = [*owner[:whole], (len(groups) - 1, 0)]
-    order = ([(0, 0)] if cut.head else []) + owner
+    return _tape(engine, groups, ([(0, 0)] if cut.head else []) + owner, B)
+
+
+def _tape(engine: Engine, groups: list[Group], order: list[tuple[int, int]], B: int) -> Tape:
     end, place = groups[order[-1][0]], order[-1][1]
-    return Tape(
-        engine, groups, order, _joined(groups, order, B),
-        [s[place].contiguous() for s in end.last], B,
-    )  # fmt: skip
+    last = [s[place].contiguous() for s in end.last]
+    return Tape(engine, groups, order, _joined(groups, order, B), last, B)
 
 
 def _first_states(engine: Engine, xs: Leaves, state: Leaves, cut: Cut) -> list[Tensor]:

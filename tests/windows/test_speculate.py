@@ -141,15 +141,18 @@ def test_a_window_that_missed_alone_is_repaired_alone():
 def test_what_was_replaced_makes_no_nan():
     """A guess that overflows, where the truth is zero: zero gradients times infinity."""
 
-    def explosive(w, h, x):
-        return torch.where(x > 0, h * h * 1e30, 0 * h) + w * 0
+    def explosive(w, h, x):  # stays about 1, but from 0 it leaps to infinity
+        return 1 + 0.5 * w * (h - 1) + 0.01 * x + 1e30 * (1e30 * (0.5 - h).relu())
 
     torch.manual_seed(0)
-    xs = torch.zeros(400, 1, 3)
-    step = Step(lambda w, h, x: explosive(w, h + 1 - x, x))
-    init = leaves(torch.randn(1, 3))
-    found = run(InWindows(4, 10), step, init, leaves(xs))
+    step, walk = Step(explosive), InWindows(4, 10, level=1e-7)
+    init, xs = leaves(torch.ones(2, 3)), leaves(torch.randn(400, 2, 3))
+    found = run(walk, step, init, xs)
+    assert walk.report.walked_from == 0
     assert all(t.isfinite().all() for t in found)
+    true = run(loop, step, *leaves((init, xs)))
+    assert all(torch.equal(a, b) for a, b in zip(found[:2], true[:2], strict=True))
+    assert max(max(pair) for pair in far(found, [t.double() for t in true])) < 1e-5
 
 
 def test_nan_and_inf_come_where_the_walk_has_them():
