@@ -6,6 +6,9 @@ float64 beside it, for each unit of the state by itself. Two walks that have for
 began are then about as far from each other as each is from the truth, and a walk that goes on from
 either is one that a float32 walk could have come by.
 
+In a silence a state fades to nothing, and what is left of it is far below any level. It still
+decides: a relu passes a gradient for 1e-20, and none for 0. So levels shrink with a sample's state.
+
 The argument ends where a unit was silent in all pieces that were looked at, so that nothing was
 rounded there: its level is then the spacing of its numbers, and a window that is further off is
 walked again, though it may have been good. And it says nothing of what the state does not show:
@@ -27,14 +30,20 @@ _WALKS_APART = 3
 _SPACINGS = 4
 
 
+# States that many times smaller than the largest are as usual as those.
+_ORDINARY = 4
+
+
 class Levels(NamedTuple):
     """Of each part of the state, per unit: how far a walk is from the truth.
 
     Attributes:
         rounding: a tensor each, of a sample's shape, in the state's dtype.
+        sizes: of each part, the largest number of the states in which that was seen.
     """
 
     rounding: tuple[Tensor, ...]
+    sizes: tuple[float, ...]
 
     def met(self, guessed: Leaves, true: Leaves) -> Tensor:
         """(n,) bool: which of n pairs of states are the same as far as rounding goes.
@@ -43,12 +52,17 @@ class Levels(NamedTuple):
             guessed, true: (n, B, ...) each: of n windows, where they began and should have.
         """
         verdicts = []
-        for a, b, level in zip(guessed, true, self.rounding, strict=True):
+        for a, b, level, size in zip(guessed, true, self.rounding, self.sizes, strict=True):
             if not b.is_floating_point():
                 same = a == b
             else:
                 spacing = torch.finfo(b.dtype).eps * b.abs()
-                near = (a - b).abs() <= _WALKS_APART * level + _SPACINGS * spacing
+                largest = (
+                    b.abs().flatten(2).amax(2) if b[0, 0].numel() else b.new_zeros(b.shape[:2])
+                )
+                share = (_ORDINARY * largest / max(size, 1e-300)).clamp(max=1)
+                share = share.reshape(*share.shape, *[1] * (b.dim() - 2))
+                near = (a - b).abs() <= _WALKS_APART * share * level + _SPACINGS * spacing
                 same = near | (a == b) | (a.isnan() & b.isnan())
             verdicts.append(same.flatten(1).all(1))
         return torch.stack(verdicts).all(0)

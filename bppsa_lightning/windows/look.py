@@ -76,7 +76,7 @@ class _Look:
         walked, distances = length, [(length, self._excess(a, b, rounding))]
         while distances[-1][1] > 1 and walked < self.most:
             if not self._will_meet(distances):
-                return Seen(None, Levels(rounding), self.steps)
+                return Seen(None, Levels(rounding, _sizes(a)), self.steps)
             length = min(max(_BLOCK, walked // 4), self.most - walked)
             single = self._walk(single, walked, length)
             both = [torch.cat(pair) for pair in zip(a, b, strict=True)]
@@ -88,7 +88,7 @@ class _Look:
             distances.append((walked, self._excess(a, b, rounding)))
         met = distances[-1][1] <= 1
         warm = int(walked * _MARGIN) if met else None
-        return Seen(warm, Levels(rounding), self.steps)
+        return Seen(warm, Levels(rounding, _sizes(a)), self.steps)
 
     def _walk(self, state: Sequence[Tensor], at: int, length: int) -> list[Tensor]:
         dtype = next((s.dtype for s in state if s.is_floating_point()), torch.float32)
@@ -126,6 +126,10 @@ class _Look:
             return False
         folds = torch.tensor([then / last, last]).log()
         return at + float(folds[1] / folds[0]) * (at - before) <= self.most
+
+
+def _sizes(state: Leaves) -> tuple[float, ...]:
+    return tuple(float(s.abs().max()) if s.numel() else 0.0 for s in state)
 
 
 def _aside(s: Tensor) -> Tensor:

@@ -104,6 +104,7 @@ class Memory:
         return {
             "warm": self.warm,
             "levels": None if self.levels is None else [r.cpu() for r in self.levels.rounding],
+            "sizes": None if self.levels is None else list(self.levels.sizes),
             "rest": self._rest,
             "next_rest": self._next_rest,
             "report": None if self.report is None else vars(self.report).copy(),
@@ -114,5 +115,8 @@ class Memory:
         levels = state["levels"]
         self.warm, self._rest = state["warm"], state["rest"]
         self._next_rest = state["next_rest"]
-        self.levels = None if levels is None else Levels(tuple(r.to(device) for r in levels))
+        self.levels = None
+        if levels is not None:
+            rounding = tuple(r.to(device) for r in levels)
+            self.levels = Levels(rounding, tuple(state["sizes"]))
         self.report = None if state["report"] is None else Report(**state["report"])

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from bppsa_lightning.steps.engine import StepEngine
-from bppsa_lightning.windows import Cut, Levels, Memory, Report, look, speculate
+from bppsa_lightning.windows import Cut, Memory, Report, look, speculate
 
 
 class InWindows:
@@ -26,7 +26,8 @@ class InWindows:
         cut = Cut(T, self.windows, T // self.windows, self.warm)
         levels = look(engine, [x.detach() for x in inputs], [s.detach() for s in state], 32).levels
         if self.level is not None:
-            levels = Levels(tuple(torch.full_like(r, self.level) for r in levels.rounding))
+            rounding = tuple(torch.full_like(r, self.level) for r in levels.rounding)
+            levels = levels._replace(rounding=rounding, sizes=(1e-30,) * len(rounding))
         self.report = Report()
         ys, last = speculate(engine, inputs, state, cut, levels, self.report)
         return pytree.tree_unflatten(last, trees[0]), pytree.tree_unflatten(ys, engine.y_tree)
@@ -89,6 +90,10 @@ FOOLS = {
     "dead relu": (dead_relu, lambda T, B: torch.randn(T, B, 3)),
     "integrator": (integrator, lambda T, B: torch.randn(T, B, 3)),
     "identity": (identity, lambda T, B: torch.randn(T, B, 3)),
+    "relus that fade": (  # whose tiny states pass a gradient, as zeros do not
+        lambda w, h, x: (0.8 * w * h + 0.3 * w * h.roll(1, -1) + x).relu(),
+        lambda T, B: torch.cat([torch.randn(T - 400, B, 3), torch.zeros(400, B, 3)]),
+    ),
     "silence, then a burst": (
         dead_relu,
         lambda T, B: torch.cat([torch.zeros(T - 50, B, 3), torch.full((50, B, 3), 2.0)]),
