@@ -91,7 +91,7 @@ FOOLS = {
     "integrator": (integrator, lambda T, B: torch.randn(T, B, 3)),
     "identity": (identity, lambda T, B: torch.randn(T, B, 3)),
     "relus that fade": (  # whose tiny states pass a gradient, as zeros do not
-        lambda w, h, x: (0.8 * w * h + 0.3 * w * h.roll(1, -1) + x).relu(),
+        lambda w, h, x: (0.6 * w * h + 0.17 * w * h.roll(1, -1) + x).relu(),
         lambda T, B: torch.cat([torch.randn(T - 400, B, 3), torch.zeros(400, B, 3)]),
     ),
     "silence, then a burst": (
