@@ -215,7 +215,10 @@ def _above(carry: Gradients, sizes: Sequence[Tensor | None]) -> Tensor:
     for c, size in zip(carry, sizes, strict=True):
         if c is None:
             continue
-        low = 0.0 if size is None else torch.finfo(c.dtype).eps * size
+        # (Some kernels' gradients end at a denormal number, and stay there.)
+        low = torch.full_like(c, torch.finfo(c.dtype).tiny)
+        if size is not None:
+            low = torch.maximum(low, torch.finfo(c.dtype).eps * size)
         rows = ~(c.abs() <= low).flatten(1).all(1)  # also where it is NaN
         found = rows if found is None else found | rows
     return torch.zeros(1, dtype=torch.bool) if found is None else found
