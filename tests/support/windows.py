@@ -50,11 +50,14 @@ def run(walk, step, init, xs, weigh=None):
 
 
 def far(found, true):
-    """Of each tensor the distance from the truth, relative to its size: largest, and in all."""
+    """Of each tensor the distance from the truth, relative to its size: largest, and in all.
+
+    What is smaller than float32's normal numbers may be zero.
+    """
     pairs = []
     for a, b in zip(found, true, strict=True):
-        apart, size = a.double() - b, b.abs().max().clamp(min=1e-300)
-        whole = apart.norm() / b.norm().clamp(min=1e-300)
+        apart, size = a.double() - b, b.abs().max().clamp(min=1e-30)
+        whole = apart.norm() / b.norm().clamp(min=1e-30)
         pairs.append((float(apart.abs().max() / size), float(whole)))
     return pairs
 
