@@ -30,6 +30,18 @@ STABLE_TORCH_LIBRARY(bppsa, m) {
       "Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, bool reverse, str algorithm, int chunk, "
       "int levels, int wanted) "
       "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "recurrent_room(str cell, Tensor x, Tensor w_ih, Tensor w_hh, Tensor? w_hr, int keep) -> "
+      "(Tensor, Tensor)");
+  m.def(
+      "recurrent_into(str cell, Tensor x, Tensor? h0, Tensor? c0, Tensor w_ih, Tensor w_hh, "
+      "Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, Tensor(a!)? output, Tensor(b!)? kept) -> "
+      "(Tensor, Tensor)");
+  m.def(
+      "recurrent_backward_into(str cell, Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, "
+      "Tensor output, Tensor kept, Tensor x, Tensor? h0, Tensor? c0, Tensor w_ih, Tensor w_hh, "
+      "Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, Tensor(a!)? grad_x, int wanted) "
+      "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
 
   m.def(
       "convolution_pattern(Tensor keep, int[] y, int[] x, int groups) -> "

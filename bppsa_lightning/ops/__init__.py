@@ -4,11 +4,18 @@ import torch
 
 from bppsa_lightning._library import HAS_CUDA_KERNELS, NO_CUDA_KERNELS, cpu_kernels
 from bppsa_lightning.ops import jacobians as _jacobians  # noqa: F401  (registers)
+from bppsa_lightning.ops._recurrent_autograd import request_of
 from bppsa_lightning.ops._surviving import surviving
 from bppsa_lightning.ops.diagonal import diagonal_scan, linear_recurrence
 from bppsa_lightning.ops.log import ScanLog, scan_log
 from bppsa_lightning.ops.norm import batch_norm
 from bppsa_lightning.ops.recurrent import Operands, gru, lstm, rnn, run_layer
+from bppsa_lightning.ops.recurrent_into import (
+    kept_c,
+    recurrent_backward_into,
+    recurrent_into,
+    recurrent_room,
+)
 from bppsa_lightning.ops.scan import reverse_scan
 from bppsa_lightning.ops.sparse import run_sparse_layer, sparse_conv2d, sparse_linear
 from bppsa_lightning.ops.sparse_pattern import SparsePattern
@@ -23,7 +30,12 @@ __all__ = [
     "diagonal_scan",
     "gru",
     "linear_recurrence",
+    "kept_c",
     "lstm",
+    "recurrent_backward_into",
+    "recurrent_into",
+    "recurrent_room",
+    "request_of",
     "reverse_scan",
     "rnn",
     "run_layer",

@@ -4,12 +4,14 @@ Letters as in ops/recurrent.py.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bppsa_lightning import ops
 from bppsa_lightning._cells import CELLS
+from bppsa_lightning.recurrent.in_place import KernelsInPlace
 from bppsa_lightning.windows.cut import Leaves
 from bppsa_lightning.windows.engine import Engine, Walk
 
@@ -19,7 +21,7 @@ class LayerEngine(Engine):
 
     Args:
         cell: a name of `CELLS`.
-        weights: w_ih, w_hh, b_ih, b_hh (or None), w_hr (or None).
+        weights: w_ih, w_hh, and b_ih, b_hh, w_hr, or None.
     """
 
     # Samples that a step takes twice as long with, by (1, T) against (8 or 16, T) samples on a
@@ -28,7 +30,7 @@ class LayerEngine(Engine):
     call = 30
 
     def __init__(self, cell: str, weights: Sequence[Tensor | None]) -> None:
-        self.cell, self.weights = cell, list(weights)
+        self.cell, self.weights = cell, [*weights, *[None] * (5 - len(weights))]
         self.tensors = [w for w in weights if w is not None]
         assert weights[0] is not None
         H = weights[0].shape[0] // CELLS[cell].gates
@@ -40,20 +42,44 @@ class LayerEngine(Engine):
         output, h_n, c_n = ops.run_layer(self.cell, operands, False, "linear")
         return [output], [h_n, c_n] if CELLS[self.cell].has_c else [h_n]
 
+    def in_place(
+        self,
+        xs: Leaves,
+        state: Leaves,
+        tensors: Sequence[Tensor],
+        kept: bool,
+        results: Sequence[Tensor] | None = None,
+    ) -> KernelsInPlace | None:
+        if not xs[0].is_cpu or xs[0].shape[1] != 1:
+            return None
+        each = iter(tensors)
+        weights = [None if w is None else next(each) for w in self.weights]
+        return KernelsInPlace(self.cell, xs[0], state, weights, kept, results)
+
     def with_own_tensors(self) -> "LayerEngine":
         return type(self)(self.cell, [_own(w) for w in self.weights])
 
     def in_dtype(self, dtype: torch.dtype) -> Walk:
-        engine = type(self)(
-            self.cell, [None if w is None else w.detach().to(dtype) for w in self.weights]
-        )
-        return torch.no_grad()(engine.__call__)
+        return torch.no_grad()(self._converted(dtype).__call__)
+
+    def converted(self, dtype: torch.dtype) -> "LayerEngine | None":
+        return self._converted(dtype)
+
+    def _converted(self, dtype: torch.dtype) -> "LayerEngine":
+        weights = [None if w is None else w.detach().to(dtype) for w in self.weights]
+        return type(self)(self.cell, weights)
 
 
 class PytorchEngine(LayerEngine):
     """PyTorch's kernels, for the same."""
 
     _LEAST_ROWS, _UNITS_A_ROW = 8, 30  # a step takes some calls of operators
+
+    def in_place(self, *arguments: Any) -> None:
+        """Its kernels take contiguous tensors."""
+
+    def converted(self, dtype: torch.dtype) -> None:
+        """So gradients are not guessed."""
 
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
         weights = [w for w in self.weights if w is not None]

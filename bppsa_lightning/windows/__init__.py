@@ -10,13 +10,15 @@ one batch: T steps become C + w. Then nothing is believed:
   until it is below the rounding of the gradients it is added to (`backward`).
 
 Nothing here knows a cell or a kernel: an `Engine` is any function of some steps' inputs and a
-first state.
+first state. Where its kernels take any strides, a sequence is walked where it lies (`in_place`).
 """
 
 from bppsa_lightning.windows.cut import Cut, choose_cut
 from bppsa_lightning.windows.engine import Engine
 from bppsa_lightning.windows.forward import forget_casts
+from bppsa_lightning.windows.in_place import InPlace, Windows
 from bppsa_lightning.windows.levels import Levels
 from bppsa_lightning.windows.look import look
 from bppsa_lightning.windows.memory import Memory
-from bppsa_lightning.windows.speculate import Report, in_words, speculate
+from bppsa_lightning.windows.report import Report, in_words
+from bppsa_lightning.windows.speculate import speculate

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning.windows.cut import side_by_side
-from bppsa_lightning.windows.forward import Group, Piece, Report, Tape
+from bppsa_lightning.windows.forward import Group, Piece, Tape
+from bppsa_lightning.windows.report import Report
 
 Wanted = tuple[Sequence[bool], Sequence[bool], Sequence[bool]]
 Gradients = list[Tensor | None]

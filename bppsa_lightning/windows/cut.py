@@ -18,12 +18,14 @@ class Cut(NamedTuple):
 
     Attributes:
         T: steps. windows: K, at least 2. span: C. warm: w, at most C.
+        back: steps behind a window that its gradients are guessed by, where they are; or 0, for w.
     """
 
     T: int
     windows: int
     span: int
     warm: int
+    back: int = 0
 
     @property
     def head(self) -> int:

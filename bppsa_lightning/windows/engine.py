@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning.windows.cut import Leaves
+from bppsa_lightning.windows.in_place import InPlace
 
 # xs, each (C, n, ...), and the state, each (n, ...) -> ys, each (C, n, ...), and the state after.
 Walk = Callable[[Leaves, Leaves], tuple[list[Tensor], list[Tensor]]]
@@ -33,6 +34,27 @@ class Engine(ABC):
     def in_dtype(self, dtype: torch.dtype) -> Walk:
         """The same without gradients, in float32 or float64, for arguments of that dtype."""
 
+    def converted(self, dtype: torch.dtype) -> "Engine | None":
+        """The same with tensors of another dtype; None where gradients are not guessed."""
+        return None
+
     def with_own_tensors(self) -> "Engine":
         """Itself over leaves of its own, on which nobody's hooks lie; itself if it cannot."""
         return self
+
+    def in_place(
+        self,
+        xs: Leaves,
+        state: Leaves,
+        tensors: Sequence[Tensor],
+        kept: bool,
+        results: Sequence[Tensor] | None = None,
+    ) -> InPlace | None:
+        """A sequence that is walked where it lies; None if it must go by pieces.
+
+        Args:
+            xs: (T, B, ...) each. state: (B, ...) each. tensors: the engine's own.
+            kept: whether a backward will follow.
+            results: those of a forward, for a backward; None for a forward.
+        """
+        return None

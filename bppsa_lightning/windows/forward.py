@@ -12,26 +12,7 @@ from torch import Tensor
 from bppsa_lightning.windows.cut import Cut, Leaves, in_time, side_by_side
 from bppsa_lightning.windows.engine import Engine
 from bppsa_lightning.windows.levels import Levels
-
-
-@dataclass
-class Report:
-    """What happened in a call.
-
-    Attributes:
-        windows: K. warm: w.
-        missed: windows that did not begin where the one before ended, at first.
-        passes: over windows that were walked again, or whose gradients were followed further.
-        walked_from: the window from which on the rest was walked as one; None if none was.
-        backward_passes: over the windows, after the first.
-    """
-
-    windows: int = 0
-    warm: int = 0
-    missed: int = 0
-    passes: int = 0
-    walked_from: int | None = None
-    backward_passes: int = 0
+from bppsa_lightning.windows.report import Report
 
 
 @dataclass

@@ -29,7 +29,6 @@ _WALKS_APART = 3
 # Of a number's own spacing: the fewest that a difference is rounding.
 _SPACINGS = 4
 
-
 # States that many times smaller than the largest are as usual as those.
 _ORDINARY = 4
 
@@ -40,10 +39,12 @@ class Levels(NamedTuple):
     Attributes:
         rounding: a tensor each, of a sample's shape, in the state's dtype.
         sizes: of each part, the largest number of the states in which that was seen.
+        gradients: how far a walk's gradients are from the truth, in roundings of their sizes.
     """
 
     rounding: tuple[Tensor, ...]
     sizes: tuple[float, ...]
+    gradients: float = 1.0
 
     def met(self, guessed: Leaves, true: Leaves) -> Tensor:
         """(n,) bool: which of n pairs of states are the same as far as rounding goes.
@@ -67,6 +68,11 @@ class Levels(NamedTuple):
             verdicts.append(same.flatten(1).all(1))
         return torch.stack(verdicts).all(0)
 
+    def least_gradients(self, g: Tensor) -> Tensor:
+        """What is too little to matter beside a state's gradients (n, ...), number by number."""
+        roundings = _WALKS_APART * self.gradients * torch.finfo(g.dtype).eps
+        return (_sizes_of(g) * roundings).clamp_(min=torch.finfo(g.dtype).tiny)
+
 
 def rounding_of(single: Leaves, double: Leaves, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Per unit, how far walks in `dtype` are from the truth, by one in float32 and in float64.
@@ -88,3 +94,42 @@ def rounding_of(single: Leaves, double: Leaves, dtype: torch.dtype) -> tuple[Ten
         usual = shares.median() * size if shares.numel() else apart
         found.append(torch.maximum(apart, usual) * share)
     return tuple(found)
+
+
+def gradients_met(levels: Levels, guessed: Leaves, true: Leaves) -> list[bool] | None:
+    """Of n gradients, whether a guess is what it should be as far as rounding goes.
+
+    Args:
+        guessed, true: (n, ...) each, of all parts of a state.
+
+    Returns:
+        None if one of them is not finite.
+    """
+    met: Tensor | None = None
+    for a, b in zip(guessed, true, strict=True):
+        if not b.numel():
+            continue
+        near = ((a - b).abs() <= levels.least_gradients(b)).flatten(1).all(1)
+        met = near if met is None else met & near
+    verdicts: list[bool] = [] if met is None else met.tolist()
+    if not all(verdicts) and not all(bool(t.isfinite().all()) for t in (*guessed, *true)):
+        return None
+    return verdicts
+
+
+def rounding_of_gradients(single: Leaves, double: Leaves) -> float:
+    """How far gradients in float32 are from those in float64, (n, ...) each, in roundings."""
+    found = 1.0
+    for a, b in zip(single, double, strict=True):
+        if not b.numel():
+            continue
+        rounding = torch.finfo(torch.float32).eps * _sizes_of(b)
+        found = max(found, float(((a - b).abs() / rounding).nan_to_num(1.0, 1.0, 1.0).max()))
+    return found
+
+
+def _sizes_of(g: Tensor) -> Tensor:
+    """Of gradients (n, ...), number by number: of the sample's largest, and of the unit's."""
+    flat = g.abs().flatten(1)
+    size = torch.minimum(flat.amax(1, keepdim=True), flat.amax(0, keepdim=True))
+    return size.clamp_(min=torch.finfo(g.dtype).tiny).reshape(g.shape)

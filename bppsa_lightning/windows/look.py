@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bppsa_lightning.windows.cut import Leaves, side_by_side
 from bppsa_lightning.windows.engine import Engine
-from bppsa_lightning.windows.levels import Levels, rounding_of
+from bppsa_lightning.windows.levels import Levels, rounding_of, rounding_of_gradients
 
 # Pieces of the sequence, if there are few samples; rows at most, if there are many.
 _PIECES, _ROWS = 8, 32
@@ -60,6 +60,7 @@ class _Look:
         self.pieces = [side_by_side(x, starts, most) for x in xs]
         self.n, self.most, self.dtypes = len(starts), most, [s.dtype for s in state]
         self.rows = self.pieces[0].shape[1]
+        self.engine = engine
         self.walks = {d: engine.in_dtype(d) for d in (torch.float32, torch.float64)}
         self.zeros = [s.new_zeros(self.rows, *s.shape[1:]) for s in state]
         self.steps = 0
@@ -86,9 +87,11 @@ class _Look:
             seen = self._rounding(single, a)
             rounding = tuple(map(torch.maximum, rounding, seen))
             distances.append((walked, self._excess(a, b, rounding)))
-        met = distances[-1][1] <= 1
-        warm = int(walked * _MARGIN) if met else None
-        return Seen(warm, Levels(rounding, _sizes(a)), self.steps)
+        levels = Levels(rounding, _sizes(a))
+        if distances[-1][1] > 1:
+            return Seen(None, levels, self.steps)
+        levels = levels._replace(gradients=self._gradients(min(2 * walked, self.most)))
+        return Seen(int(walked * _MARGIN), levels, self.steps)
 
     def _walk(self, state: Sequence[Tensor], at: int, length: int) -> list[Tensor]:
         dtype = next((s.dtype for s in state if s.is_floating_point()), torch.float32)
@@ -97,6 +100,20 @@ class _Look:
             xs = [torch.cat([x, x], 1) for x in xs]
         self.steps += length
         return self.walks[dtype](xs, state)[1]
+
+    def _gradients(self, steps: int) -> float:
+        """How far gradients are from the truth, by those of the state before some steps."""
+        found = []
+        for dtype in (torch.float32, torch.float64):
+            engine = self.engine.converted(dtype)
+            if engine is None:
+                return 1.0
+            with torch.enable_grad():
+                state = [s.requires_grad_() for s in _cast(self.zeros, dtype)]
+                ys, last = engine([x[:steps] for x in _cast(self.pieces, dtype)], state)
+                results = [*ys, *last]
+                found.append(torch.autograd.grad(results, state, [_waves(r) for r in results]))
+        return rounding_of_gradients(*found)
 
     def _rounding(self, single: Leaves, double: Leaves) -> tuple[Tensor, ...]:
         dtype = next((d for d in self.dtypes if d.is_floating_point), torch.float32)
@@ -130,6 +147,12 @@ class _Look:
 
 def _sizes(state: Leaves) -> tuple[float, ...]:
     return tuple(float(s.abs().max()) if s.numel() else 0.0 for s in state)
+
+
+def _waves(t: Tensor) -> Tensor:
+    """Numbers of both signs, always the same."""
+    waves = torch.arange(t.numel(), dtype=torch.float64, device=t.device).mul_(2.4).cos_()
+    return waves.reshape(t.shape).float().to(t.dtype)
 
 
 def _aside(s: Tensor) -> Tensor:

@@ -10,9 +10,10 @@ import torch
 
 from bppsa_lightning.windows.cut import Cut, Leaves, choose_cut
 from bppsa_lightning.windows.engine import Engine
-from bppsa_lightning.windows.forward import Report, forget_casts
+from bppsa_lightning.windows.forward import forget_casts
 from bppsa_lightning.windows.levels import Levels
 from bppsa_lightning.windows.look import look
+from bppsa_lightning.windows.report import Report
 
 # Calls between two looks at a recurrence whose windows meet: weights change slowly.
 _CALLS_BETWEEN = 64
@@ -29,6 +30,7 @@ class Memory:
 
     Attributes:
         warm: steps of warm-up; None if windows do not pay.
+        back: the same for gradients, at least.
         reason: why they do not, for people.
         report: of the last call in windows.
         calls, windowed: how many calls there were, and how many of them in windows.
@@ -36,6 +38,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.warm: int | None = None
+        self.back = 0
         self.levels: Levels | None = None
         self.reason: str | None = None
         self.report: Report | None = None
@@ -65,7 +68,7 @@ class Memory:
         self.windowed += 1
         self.reason = None
         self.report = Report()
-        return cut
+        return cut._replace(back=max(self.warm, self.back))
 
     def _look(self, engine: Engine, xs: Leaves, state: Leaves) -> None:
         T = xs[0].shape[0]
@@ -80,6 +83,7 @@ class Memory:
             self._give_up(f"it remembers more than {T // _PART_OF_STEPS} steps")
         else:
             self._rest = _CALLS_BETWEEN
+            self.back -= self.back // 4
 
     def _learn(self, report: Report | None) -> None:
         """From the last call in windows, once its backward is over."""
@@ -90,7 +94,10 @@ class Memory:
         if not states_met or report.backward_passes > 1 + report.windows // 2:
             what = "gradients" if states_met else "states"
             self._give_up(f"{what} of its windows did not meet")
-        elif 8 * report.missed > report.windows:
+            return
+        if 8 * report.gradients_missed > report.windows:
+            self.back = max(self.back, self.warm) * 3 // 2 + 1
+        if 8 * report.missed > report.windows:
             self.warm += max(1, self.warm // 2)
         elif not report.missed:
             self._next_rest = _FIRST_REST
@@ -103,8 +110,10 @@ class Memory:
         """For a checkpoint."""
         return {
             "warm": self.warm,
+            "back": self.back,
             "levels": None if self.levels is None else [r.cpu() for r in self.levels.rounding],
             "sizes": None if self.levels is None else list(self.levels.sizes),
+            "gradients": None if self.levels is None else self.levels.gradients,
             "rest": self._rest,
             "next_rest": self._next_rest,
             "report": None if self.report is None else vars(self.report).copy(),
@@ -114,9 +123,10 @@ class Memory:
         """From a checkpoint."""
         levels = state["levels"]
         self.warm, self._rest = state["warm"], state["rest"]
+        self.back = state["back"]
         self._next_rest = state["next_rest"]
         self.levels = None
         if levels is not None:
             rounding = tuple(r.to(device) for r in levels)
-            self.levels = Levels(rounding, tuple(state["sizes"]))
+            self.levels = Levels(rounding, tuple(state["sizes"]), state["gradients"])
         self.report = None if state["report"] is None else Report(**state["report"])

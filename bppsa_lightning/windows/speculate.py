@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bppsa_lightning.windows import in_place
 from bppsa_lightning.windows.backward import backward
 from bppsa_lightning.windows.cut import Cut, Leaves
 from bppsa_lightning.windows.engine import Engine
-from bppsa_lightning.windows.forward import Report, forward
+from bppsa_lightning.windows.forward import forward
 from bppsa_lightning.windows.levels import Levels
-
-__all__ = ["Report", "in_words", "speculate"]
+from bppsa_lightning.windows.report import Report
 
 
 def speculate(
@@ -30,32 +30,23 @@ def speculate(
         ys, (T, B, ...) each, and the last state. Differentiable once.
     """
     inputs = (*xs, *state, *engine.tensors)
-    if not torch.is_grad_enabled() or not any(t.requires_grad for t in inputs):
+    kept = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+    sequence = engine.in_place(
+        [x.detach() for x in xs], [s.detach() for s in state],
+        [t.detach() for t in engine.tensors], kept,
+    )  # fmt: skip
+    if sequence is not None and not kept:
+        last = in_place.forward(sequence, list(state), cut, levels, report)
+        return sequence.results[: sequence.ys], last
+    if not kept:
         tape = forward(engine, xs, state, cut, levels, report, keep=False)
         return list(tape.ys), list(tape.last)
     call = _Call(engine, len(xs), len(state), cut, levels, report)
-    outputs = _Speculation.apply(call, *inputs)
-    return list(outputs[: call.ys]), list(outputs[call.ys :])
-
-
-def in_words(cut: Cut, report: Report | None) -> str:
-    """What became of a call, for people."""
-    text = f"{cut.windows} windows of {cut.span} steps, warmed up for {cut.warm}"
-    if report is None:
-        return text
-    if report.walked_from is not None:
-        text += f"; from window {report.walked_from} on they did not meet, and were walked as one"
-    elif report.missed:
-        text += f"; {report.missed} did not meet, and were repaired in {_count(report.passes)}"
+    if sequence is not None:
+        outputs = _InPlaceSpeculation.apply(call, sequence, *inputs)
     else:
-        text += "; all met"
-    if report.backward_passes > 1:
-        text += f"; gradients were handed on in {_count(report.backward_passes)}"
-    return text
-
-
-def _count(passes: int) -> str:
-    return f"{passes} pass{'es' * (passes != 1)}"
+        outputs = _Speculation.apply(call, *inputs)
+    return list(outputs[: call.ys]), list(outputs[call.ys :])
 
 
 class _Call:
@@ -110,3 +101,38 @@ class _Speculation(torch.autograd.Function):
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.tape = None
         return (None, *found)
+
+
+class _InPlaceSpeculation(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, call: _Call, sequence: in_place.InPlace, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        states = [s.detach() for s in call.parts(tensors)[1]]
+        last = in_place.forward(sequence, states, call.cut, call.levels, call.report)
+        ctx.call, ctx.inputs = call, len(tensors)
+        call.ys = sequence.ys
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, *sequence.results)
+        return (*sequence.results[: sequence.ys], *last)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        call, n, wanted = ctx.call, ctx.inputs, list(ctx.needs_input_grad[2:])
+        if all(g is None for g in gradients):
+            return (None,) * (2 + n)
+        tensors, results = ctx.saved_tensors[:n], ctx.saved_tensors[n:]
+        xs, states, own = call.parts(tensors)
+        sequence = call.engine.in_place(xs, states, own, True, results)
+        assert sequence is not None
+        sequence.begin_backward(list(gradients[: call.ys]), wanted)
+        given = [
+            torch.zeros_like(s) if g is None else g.contiguous()
+            for s, g in zip(states, gradients[call.ys :], strict=True)
+        ]
+        at_start = in_place.backward(sequence, call.cut, call.levels, given, call.report)
+        found = sequence.gradients()
+        of_xs, of_own = found[: len(xs)], found[len(xs) :]
+        of_state = [g if w else None for g, w in zip(at_start, call.parts(wanted)[1], strict=True)]
+        return (None, None, *of_xs, *of_state, *of_own)

@@ -1,5 +1,5 @@
-// bppsa::recurrent and bppsa::recurrent_backward on the CPU: one recurrent layer in one direction.
-#include "../operators/recurrent.h"
+// One recurrent layer in one direction, on the CPU.
+#include "../operators/recurrent_into.h"
 
 #include "crew.h"
 #include "huge_pages.h"
@@ -35,10 +35,11 @@ struct Device {
 
   static void run(const RecurrentForwardRequest& request, Keep, const Tensor& h_n) {
     kernels().recurrent_forward(request, parallel_for(request));
-    const int64_t bytes = bytes_of(request.storage);
-    std::memcpy(h_n.data_ptr(),
-                static_cast<char*>(request.output) + (request.T - 1) * request.output_step * bytes,
-                h_n.numel() * bytes);
+    const int64_t bytes = bytes_of(request.storage), row = request.P * bytes;
+    const auto [step, sample] = request.output_stride;
+    const char* from = static_cast<char*>(request.output) + (request.T - 1) * step * bytes;
+    for (int64_t b = 0; b < request.B; ++b)
+      std::memcpy(static_cast<char*>(h_n.data_ptr()) + b * row, from + b * sample * bytes, row);
   }
 
   static void run(const RecurrentBackwardRequest& request, const Plan& plan, const Tensor&) {
@@ -52,4 +53,7 @@ struct Device {
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CPU, m) {
   m.impl("recurrent", TORCH_BOX(&bppsa::recurrent<bppsa::cpu::Device>));
   m.impl("recurrent_backward", TORCH_BOX(&bppsa::recurrent_backward<bppsa::cpu::Device>));
+  m.impl("recurrent_room", TORCH_BOX(&bppsa::recurrent_room<bppsa::cpu::Device>));
+  m.impl("recurrent_into", TORCH_BOX(&bppsa::recurrent_into<bppsa::cpu::Device>));
+  m.impl("recurrent_backward_into", TORCH_BOX(&bppsa::recurrent_backward_into<bppsa::cpu::Device>));
 }

@@ -70,9 +70,15 @@ Request layer_request(const std::string& cell, const LayerTensors& in, bool reve
   request.b_ih = operand(in.b_ih, "b_ih", x, {GH});
   request.b_hh = operand(in.b_hh, "b_hh", x, {GH});
   request.w_hr = operand(in.w_hr, "w_hr", x, {P, H});
-  request.output_step = direction(reverse) * B * P;
+  request.output_stride[0] = direction(reverse) * B * P, request.output_stride[1] = P;
   Device::check(request);
   return request;
+}
+
+// What a forward keeps: rows of so many numbers, of B samples a step.
+inline void keep_rows(RecurrentRequest& request, int64_t width, int64_t B) {
+  request.kept_width = width;
+  request.kept_stride[0] = B * width, request.kept_stride[1] = width;
 }
 
 // The algorithm is only for the autograd formula, which sees the inputs of the operator.
@@ -87,7 +93,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent(const std::string& cell, co
       cell, {x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr}, reverse);
   const int64_t T = request.T, B = request.B;
   STD_TORCH_CHECK(keep >= 0 && keep <= 2, "keep: found ", keep, ", wanted 0, 1 or 2");
-  request.kept_width = Device::kept_width(request, Keep(keep));
+  keep_rows(request, Device::kept_width(request, Keep(keep)), B);
   STD_TORCH_CHECK(request.kept_width >= 0,
                   "keep: found 1 (little) with w_hr, wanted 0 (nothing) or 2 (everything)");
   const Tensor output = Device::empty(x, {T, B, request.P});
@@ -100,6 +106,47 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent(const std::string& cell, co
   return {output, h_n, c_n, kept};
 }
 
+// The gradients that enter a backward.
+inline void set_incoming(RecurrentBackwardRequest& request, const Maybe& grad_output,
+                         const Maybe& grad_h_n, const Maybe& grad_c_n, const Tensor& x,
+                         bool reverse) {
+  const int64_t T = request.T, B = request.B, H = request.H, P = request.P;
+  if (grad_output.has_value())
+    request.grad = steps(*grad_output, "grad_output", x, {T, B, P}, reverse, request.grad_stride);
+  request.grad_hn = operand(grad_h_n, "grad_h_n", x, {B, P});
+  request.grad_cn = operand(grad_c_n, "grad_c_n", x, {B, H});
+}
+
+// The results of a backward that are wanted, bit by bit; others are of size 0.
+template <class Device>
+struct Results {
+  const Tensor& x;
+  int64_t wanted;
+
+  Tensor next(void*& at, Sizes size, bool exists = true) {
+    const bool is_wanted = wanted & 1;
+    wanted >>= 1;
+    const Tensor t = exists && is_wanted ? Device::empty(x, size) : empty_beside(x, {0});
+    at = result_data(t);
+    return t;
+  }
+
+  // All but the gradient of x, once they are computed.
+  auto all(RecurrentBackwardRequest& request, int64_t GH, bool b_ih, bool b_hh, bool w_hr,
+           const Plan& plan) {
+    const int64_t B = request.B, I = request.I, H = request.H, P = request.P;
+    const std::tuple found{next(request.grad_h0, {B, P}),
+                           next(request.grad_c0, {B, H}, row_of(request.cell).states == 2),
+                           next(request.grad_w_ih, {GH, I}),
+                           next(request.grad_w_hh, {GH, P}),
+                           next(request.grad_b_ih, {GH}, b_ih),
+                           next(request.grad_b_hh, {GH}, b_hh),
+                           next(request.grad_w_hr, {P, H}, w_hr)};
+    Device::run(request, plan, x);
+    return found;
+  }
+};
+
 template <class Device>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> recurrent_backward(
     const std::string& cell, const Maybe& grad_output, const Maybe& grad_h_n, const Maybe& grad_c_n,
@@ -109,38 +156,23 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> recur
   auto request = layer_request<Device, RecurrentBackwardRequest>(
       cell, {x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr}, reverse);
   const Plan plan = plan_of(algorithm, chunk, levels);
-  const int64_t T = request.T, B = request.B, I = request.I, H = request.H, P = request.P;
-  const int64_t GH = w_hh.size(0);
+  const int64_t T = request.T, B = request.B, I = request.I, P = request.P;
   operand(output, "output", x, {T, B, P});
   request.output = first_step(output, reverse);
-  const int64_t width = request.kept_width = kept.dim() == 3 ? kept.size(2) : -1;
+  const int64_t width = kept.dim() == 3 ? kept.size(2) : -1;
+  keep_rows(request, width, B);
   STD_TORCH_CHECK(width >= 0 && (width == Device::kept_width(request, Keep::least) ||
                                  width == Device::kept_width(request, Keep::all)),
                   "kept: wanted what a forward with keep = 1 or 2 returned");
   request.kept = operand(kept, "kept", x, {T, B, width});
-  if (grad_output.has_value())
-    request.grad = steps(*grad_output, "grad_output", x, {T, B, P}, reverse, request.grad_stride);
-  request.grad_hn = operand(grad_h_n, "grad_h_n", x, {B, P});
-  request.grad_cn = operand(grad_c_n, "grad_c_n", x, {B, H});
-  int bit = 0;
-  const auto wanted_result = [&](void*& at, Sizes size, bool exists = true) {
-    const bool is_wanted = wanted >> bit++ & 1;
-    Tensor t = exists && is_wanted ? Device::empty(x, size) : empty_beside(x, {0});
-    at = result_data(t);
-    return t;
-  };
-  const std::tuple results{wanted_result(request.grad_x, {T, B, I}),
-                           wanted_result(request.grad_h0, {B, P}),
-                           wanted_result(request.grad_c0, {B, H}, row_of(request.cell).states == 2),
-                           wanted_result(request.grad_w_ih, {GH, I}),
-                           wanted_result(request.grad_w_hh, {GH, P}),
-                           wanted_result(request.grad_b_ih, {GH}, b_ih.has_value()),
-                           wanted_result(request.grad_b_hh, {GH}, b_hh.has_value()),
-                           wanted_result(request.grad_w_hr, {P, H}, w_hr.has_value())};
-  if (request.grad_x) request.grad_x = first_step(std::get<0>(results), reverse);
-  request.grad_x_step = direction(reverse) * B * I;
-  Device::run(request, plan, x);
-  return results;
+  set_incoming(request, grad_output, grad_h_n, grad_c_n, x, reverse);
+  Results<Device> results{x, wanted};
+  const Tensor grad_x = results.next(request.grad_x, {T, B, I});
+  if (request.grad_x) request.grad_x = first_step(grad_x, reverse);
+  request.grad_x_stride[0] = direction(reverse) * B * I, request.grad_x_stride[1] = I;
+  return std::tuple_cat(std::tuple{grad_x},
+                        results.all(request, w_hh.size(0), b_ih.has_value(), b_hh.has_value(),
+                                    w_hr.has_value(), plan));
 }
 
 }  // namespace bppsa

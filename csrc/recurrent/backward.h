@@ -53,7 +53,7 @@ struct LayerBackward {
     const int64_t lo = max(int64_t(0), hi - steps);
     const StepRows<T> d{memory.d.data, n * row, row};
     if (recomputes) return {{lo, hi, b, n, d}, {memory.kept.data, n * kept_row, kept_row}};
-    return {{lo, hi, b, n, d}, {layer.kept.at(lo, b).data, layer.kept.step, kept_row}};
+    return {{lo, hi, b, n, d}, {layer.kept.at(lo, b).data, layer.kept.step, layer.kept.sample}};
   }
 
   Chain chain(const Slab<T>& slab, T* carry) const {

@@ -72,9 +72,10 @@ void forward_group(const RecurrentForwardRequest& request, const Layer<T>& layer
     if (Cell::kStates == 2) copy_padded(H, layer.c0.at(b + r, 0), c[r]);
   }
 
-  const StepRows<T> outputs{static_cast<T*>(request.output), request.output_step, P};
+  const StepRows<T> outputs{static_cast<T*>(request.output), layer.output.step,
+                            layer.output.sample};
   const int64_t kept_width = request.kept_width;
-  const StepRows<T> all_kept{static_cast<T*>(request.kept), layer.kept.step, kept_width};
+  const StepRows<T> all_kept{static_cast<T*>(request.kept), layer.kept.step, layer.kept.sample};
   ForwardStep<T> step{};
   step.n = n;
   step.c_next = c;
@@ -86,7 +87,7 @@ void forward_group(const RecurrentForwardRequest& request, const Layer<T>& layer
     const Rows<T> kept = kept_width ? all_kept.at(t - 1, b) : Rows<T>{};
     step.gates = keeps_all ? kept : gates;
     if constexpr (Cell::kStates == 2)
-      step.kept_c = {kept.at(0, kept_width - layer.padded), kept_width};
+      step.kept_c = {kept.at(0, kept_width - layer.padded), kept.ld};
     const Rows<T> output = outputs.at(t - 1, b);
     step.output = layer.w_hr ? Rows<T>{} : output;
     forward_step<Cell>(*weights, step);

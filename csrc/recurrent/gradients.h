@@ -87,7 +87,8 @@ class ParameterGradients {
   void add_nothing(const SlabGradients<T>& slab) const {
     if (!request_.grad_x) return;
     for (int64_t t = slab.lo; t < slab.hi; ++t)
-      std::memset(grad_x_row(t, slab.b), 0, slab.n * layer_.I * sizeof(T));
+      for (int64_t r = 0; r < slab.n; ++r)
+        std::memset(grad_x_row(t, slab.b + r), 0, layer_.I * sizeof(T));
   }
 
   // Writes the gradients.
@@ -134,19 +135,20 @@ class ParameterGradients {
   }
 
   T* grad_x_row(int64_t t, int64_t b) const {
-    return static_cast<T*>(request_.grad_x) + t * request_.grad_x_step + b * layer_.I;
+    return static_cast<T*>(request_.grad_x) + t * request_.grad_x_stride[0] +
+           b * request_.grad_x_stride[1];
   }
 
   // Of step t + 1.
   void grad_x(int64_t t, int64_t b, int64_t n, Rows<T> d) const {
     const int64_t I = layer_.I;
-    T* out = grad_x_row(t, b);
+    const Rows<T> out{grad_x_row(t, b), request_.grad_x_stride[1]};
     if (!narrow())
       return multiply_x_(n, K_, I, {d.data, d.ld}, rearranged() ? w_ih_.data : layer_.w_ih, {},
-                         {out, I});
+                         out);
     for (int64_t r = 0; r < n; ++r)
       matrix_times_vector_of_width<T, kMaxWidth<T>>(I, K_, {w_ih_.data, K_}, d[r], nullptr,
-                                                    out + r * I);
+                                                    out[r]);
   }
 
   // W_ih with its gates in d's order, padded; transposed if narrow.

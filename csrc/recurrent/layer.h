@@ -77,8 +77,8 @@ struct Layer {
   template <class Request>
   explicit Layer(const Request& request)
       : request(request),
-        output{typed(request.output), request.output_step, P},
-        kept{typed(request.kept), B * request.kept_width, request.kept_width} {}
+        output{typed(request.output), request.output_stride[0], request.output_stride[1]},
+        kept{typed(request.kept), request.kept_stride[0], request.kept_stride[1]} {}
 
   // Step t = 1 ... T takes x(t) and the state t - 1 to the state t.
   ConstRows<T> x(int64_t t, int64_t b) const { return inputs.at(t - 1, b); }
@@ -87,7 +87,7 @@ struct Layer {
   ConstRows<T> c(int64_t t, int64_t b) const {
     if (t == 0) return c0.from(b);
     const ConstRows<T> row = kept.at(t - 1, b);
-    return {row.data + row.ld - padded, row.ld};
+    return {row.data + request.kept_width - padded, row.ld};
   }
   int64_t c_width(int64_t t) const { return t > 0 ? padded : H; }
 

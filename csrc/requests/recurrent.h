@@ -13,8 +13,9 @@ enum class CellKind : int;  // the rows of cells/list.h
 // How much a forward keeps for its backward.
 enum class Keep : int { nothing, least, all };
 
-// One recurrent layer in one direction. All tensors contiguous but for the strides given; a layer
-// that runs backwards in time has negative ones, and its pointers at the last step.
+// One recurrent layer in one direction. All tensors contiguous but for the strides given, of steps
+// and of samples; a layer that runs backwards in time has negative ones, and its pointers at the
+// last step. On CUDA samples lie side by side, but those of x and of grad.
 struct RecurrentRequest {
   Storage storage;  // f32 or f64
   CellKind cell;
@@ -25,8 +26,9 @@ struct RecurrentRequest {
   const void *w_ih, *w_hh;  // (GH, I), (GH, P)
   const void *b_ih, *b_hh;  // (GH), or null
   const void* w_hr;         // (P, H), or null
-  int64_t output_step;      // of the output: (T, B, P), h_1 ... h_T
-  int64_t kept_width;       // of what the forward keeps for the backward: (T, B, kept_width)
+  int64_t output_stride[2];  // of the output: (T, B, P), h_1 ... h_T
+  int64_t kept_width;        // of what the forward keeps for the backward: (T, B, kept_width)
+  int64_t kept_stride[2];
 };
 
 struct RecurrentForwardRequest : RecurrentRequest {
@@ -41,7 +43,7 @@ struct RecurrentBackwardRequest : RecurrentRequest {
   int64_t grad_stride[2];
   const void *grad_hn, *grad_cn;  // (B, P), (B, H): added to the direct gradient of the last state
   void* grad_x;                   // (T, B, I)
-  int64_t grad_x_step;
+  int64_t grad_x_stride[2];
   void *grad_h0, *grad_c0;
   void *grad_w_ih, *grad_w_hh, *grad_b_ih, *grad_b_hh, *grad_w_hr;
 };

@@ -29,12 +29,13 @@ CELLS = list(GATES)
 LAYER = [
     *storage, *fields(ctypes.c_int, "cell"), *numbers("T", "B", "I", "H", "P"), *pointers("x"),
     ("x_stride", ctypes.c_int64 * 2), *pointers("h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh", "w_hr"),
-    *numbers("output_step", "kept_width"), *pointers("output", "kept"),
+    ("output_stride", ctypes.c_int64 * 2), *numbers("kept_width"),
+    ("kept_stride", ctypes.c_int64 * 2), *pointers("output", "kept"),
 ]  # fmt: skip
 ForwardRequest = mirror("RecurrentForwardRequest", LAYER, pointers("c_n"))
 BackwardRequest = mirror(
     "RecurrentBackwardRequest", LAYER, pointers("grad"), [("grad_stride", ctypes.c_int64 * 2)],
-    pointers("grad_h_n", "grad_c_n", "grad_x"), numbers("grad_x_step"),
+    pointers("grad_h_n", "grad_c_n", "grad_x"), [("grad_x_stride", ctypes.c_int64 * 2)],
     pointers("grad_h0", "grad_c0", "grad_w_ih", "grad_w_hh", "grad_b_ih", "grad_b_hh", "grad_w_hr"),
 )  # fmt: skip
 NOTHING, LEAST, ALL = range(3)  # Keep
@@ -65,7 +66,7 @@ def layer_fields(case, t, library, keep):
         "storage": storage_of(t["x"]), "cell": CELLS.index(case.cell),
         "T": T, "B": B, "I": I, "H": H, "P": P,
         "x": first_step(t["x"], back), "x_stride": tuple(strides_of(t["x"], 2, back)),
-        "output_step": (-1 if back else 1) * B * P,
+        "output_stride": ((-1 if back else 1) * B * P, P),
     }  # fmt: skip
     width = library.emulate_kept_width(ctypes.byref(ForwardRequest(**given)), keep)
     two = case.cell == "lstm"
@@ -111,7 +112,7 @@ def emulate(
     given |= {f"grad_{name}": g.data_ptr() for name, g in incoming.items()}
     given |= {n: value.data_ptr() for n, value in out.items() if n.startswith("grad_")}
     given |= {"grad_x": first_step(out["grad_x"], case.reverse)}
-    given |= {"grad_x_step": strides_of(out["grad_x"], 1, case.reverse)[0]}
+    given |= {"grad_x_stride": tuple(strides_of(out["grad_x"], 2, case.reverse))}
     plan = plan_of(algorithm, chunk, levels)
     second = run(library.emulate_backward, BackwardRequest(**given), plan, **device)
     return Result(out, first.launches + second.launches, second.untrusted)

@@ -87,7 +87,7 @@ void plain_backward(const RecurrentBackwardRequest& request, const Plan& plan, R
       out<Real>(request.grad_b_hh)};
   if (parameters) parameter_gradients<Cell>(view, x, I, parameters, launch);
   if (request.grad_x && view.B > 0) {
-    Real* const to = first_in_time(out<Real>(request.grad_x), request.grad_x_step, request);
+    Real* const to = first_in_time(out<Real>(request.grad_x), request.grad_x_stride[0], request);
     input_gradient<Cell>(view, in<Real>(request.w_ih), I, to, launch);
   }
 }

@@ -40,7 +40,7 @@ Request unprojected(const Request& request, Number* m, Launcher& launch) {
   Request plain = request;
   plain.P = H;
   plain.w_hh = matrix, plain.w_hr = nullptr, plain.h0 = nullptr;
-  plain.output_step = runs_backwards(request) ? -request.B * H : request.B * H;
+  plain.output_stride[0] = runs_backwards(request) ? -request.B * H : request.B * H;
   plain.output = m + (runs_backwards(request) ? (request.T - 1) * request.B * H : 0);
   if (plain.kept_width > 0) plain.kept_width -= H;  // m, behind the rest
   return plain;
@@ -61,7 +61,7 @@ void projected_forward(const RecurrentForwardRequest& request, Real* h_n, Launch
   }
   plain_forward<Cell>(unprojected<Cell>(request, m, launch), last_m, launch, first);
   const auto down = along_rows(in<Real>(request.w_hr), H);
-  Real* const output = first_in_time(out<Real>(request.output), request.output_step, request);
+  Real* const output = first_in_time(out<Real>(request.output), request.output_stride[0], request);
   gemm<true>(along_rows<Real>(m, H), down, steps, P, H, output, launch);
   gemm<true>(along_rows<Real>(last_m, H), down, B, P, H, h_n, launch);
 }
@@ -85,7 +85,7 @@ void projected_backward(const RecurrentBackwardRequest& request, const Plan& pla
 
   RecurrentBackwardRequest plain = unprojected<Cell>(request, m, launch);
   plain.grad = grad_m + (backwards ? (T - 1) * B * H : 0);
-  plain.grad_stride[0] = plain.output_step, plain.grad_stride[1] = H;
+  plain.grad_stride[0] = plain.output_stride[0], plain.grad_stride[1] = H;
   plain.grad_hn = nullptr, plain.grad_h0 = nullptr, plain.grad_w_hh = grad_v;
   plain_backward<Cell>(plain, plan, rows_of_d, launch);
 

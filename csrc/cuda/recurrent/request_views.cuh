@@ -19,7 +19,7 @@ Real* out(void* data) {
 }
 
 /// Results lie the other way in time, whatever their strides are.
-inline bool runs_backwards(const RecurrentRequest& request) { return request.output_step < 0; }
+inline bool runs_backwards(const RecurrentRequest& request) { return request.output_stride[0] < 0; }
 
 /// From the step that a request begins at, `stride` before the next, to the first one in memory.
 template <typename Number>
@@ -65,7 +65,7 @@ ForwardView<Real> forward_view(const RecurrentForwardRequest& request, Real* h_n
   view.w_ih = in<Real>(request.w_ih), view.w_hh = in<Real>(request.w_hh);
   view.b_ih = in<Real>(request.b_ih), view.b_hh = in<Real>(request.b_hh);
   view.h0 = in<Real>(request.h0), view.c0 = in<Real>(request.c0);
-  view.output = first_in_time(out<Real>(request.output), request.output_step, request);
+  view.output = first_in_time(out<Real>(request.output), request.output_stride[0], request);
   view.gates = kept.gates, view.c = kept.c;
   view.h_n = h_n, view.c_n = out<Real>(request.c_n);
   return view;
@@ -80,7 +80,7 @@ BackwardView<Real> backward_view(const RecurrentBackwardRequest& request, Real* 
   view.T = request.T, view.B = request.B, view.H = static_cast<int>(request.H);
   view.all = request.B;
   view.reverse = runs_backwards(request);
-  view.tape = {first_in_time(in<Real>(request.output), request.output_step, request), kept.gates,
+  view.tape = {first_in_time(in<Real>(request.output), request.output_stride[0], request), kept.gates,
                kept.c, in<Real>(request.h0), in<Real>(request.c0)};
   view.w_hh = in<Real>(request.w_hh);
   view.grad_output = first_in_time(in<Real>(request.grad), step, request);

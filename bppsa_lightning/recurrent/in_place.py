@@ -1,0 +1,126 @@
+"""One sample's sequence through our CPU kernels, in windows that are walked where it lies.
+
+T steps, K windows, I input, H hidden, P state that is put out.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bppsa_lightning import ops, planner
+from bppsa_lightning._cells import CELLS
+from bppsa_lightning.windows.cut import Leaves
+from bppsa_lightning.windows.in_place import Gradients, InPlace, States, Windows
+
+
+class KernelsInPlace(InPlace):
+    """x (T, 1, I) from a state h (1, P) and an LSTM's c (1, H).
+
+    Args:
+        weights: w_ih, w_hh, b_ih, b_hh (or None), w_hr (or None).
+        kept: whether a backward will follow.
+        results: output and what was kept of a forward, for its backward.
+    """
+
+    ys = 1
+
+    def __init__(
+        self,
+        cell: str,
+        x: Tensor,
+        state: Leaves,
+        weights: Sequence[Tensor | None],
+        kept: bool,
+        results: Sequence[Tensor] | None,
+    ) -> None:
+        self.cell, self.state = CELLS[cell], [_contiguous(s) for s in state]
+        self.x = x if x.stride(-1) == 1 else x.contiguous()
+        self.weights = [None if w is None else _contiguous(w) for w in weights]
+        if results is None:
+            operands = ops.Operands(self.x, None, None, *self.weights)  # type: ignore[arg-type]
+            saved = planner.Saved.NOTHING
+            if kept:
+                saved = planner.saved(ops.request_of(cell, operands, "linear"))
+            results = ops.recurrent_room(cell, operands, saved)
+        self.results = list(results)
+        self.output, self.kept = results
+
+    def walk(self, windows: Windows, state: States, written: bool = True) -> States:
+        into = (windows.of(self.output), windows.of(self.kept)) if written else ()
+        return ops.recurrent_into(self.cell.name, self._operands(windows, state), *into)
+
+    def before(self, windows: Windows) -> States:
+        first, count, _, apart = windows
+        skip = int(first == 0)  # the first state was put out by no step
+        ends = Windows(first + skip * apart - 1, count - skip, 1, apart)
+        parts = [self.output]
+        if self.cell.has_c:
+            parts.append(ops.kept_c(self.kept, self.state[1].shape[1]))
+        found = []
+        for part, state in zip(parts, self.state, strict=True):
+            rows = ends.of(part)[0] if count > skip else state[:0]
+            found.append(torch.cat([state, rows]) if skip else rows.contiguous())
+        return found
+
+    def begin_backward(self, grad_ys: Gradients, wanted: list[bool]) -> None:
+        [grad] = grad_ys
+        self.grad = None if grad is None else grad if grad.stride(-1) == 1 else grad.contiguous()
+        wants_x, *rest = wanted
+        each = iter(rest[len(self.state) :])
+        self.wanted = tuple(w is not None and next(each) for w in self.weights)
+        self.grad_x = torch.empty_like(self.x) if wants_x else None
+        self.forget_gradients()
+
+    def forget_gradients(self) -> None:
+        self.found: list[Tensor | None] = [None] * len(self.weights)
+
+    def gradients(self) -> Gradients:
+        return [self.grad_x] + [
+            g for g, w in zip(self.found, self.weights, strict=True) if w is not None
+        ]
+
+    def pull(self, windows: Windows, state: States, given: States, direct: bool) -> States:
+        grad_x = self.grad_x
+        if grad_x is not None:
+            here = windows.of(grad_x)
+            grad_x = here if direct else torch.empty_like(here)
+        at_start, found = self._backward(windows, state, given, direct, grad_x, self.wanted)
+        if grad_x is not None and not direct:
+            here += grad_x
+        for i, g in enumerate(found):
+            if g is not None:
+                before = self.found[i]
+                self.found[i] = g if before is None else before.add_(g)
+        return at_start
+
+    def guess(self, windows: Windows, state: States) -> States:
+        nothing = (False,) * len(self.weights)
+        return self._backward(windows, state, [], True, None, nothing)[0]
+
+    def _backward(
+        self,
+        windows: Windows,
+        state: States,
+        given: States,
+        direct: bool,
+        grad_x: Tensor | None,
+        wanted: Sequence[bool],
+    ) -> tuple[States, Sequence[Tensor | None]]:
+        two = self.cell.has_c
+        h, c = (*given, None, None)[:2]
+        grad = windows.of(self.grad) if direct and self.grad is not None else None
+        at_h, at_c, *found = ops.recurrent_backward_into(
+            self.cell.name, self._operands(windows, state), windows.of(self.output),
+            windows.of(self.kept), grad, (h, c), grad_x, (True, two, *wanted),
+        )  # fmt: skip
+        assert at_h is not None
+        return [at_h, at_c] if at_c is not None else [at_h], found
+
+    def _operands(self, windows: Windows, state: States) -> ops.Operands:
+        h, c = (*state, None)[:2]
+        return ops.Operands(windows.of(self.x), h, c, *self.weights)  # type: ignore[arg-type]
+
+
+def _contiguous(t: Tensor) -> Tensor:
+    return t if t.is_contiguous() else t.contiguous()

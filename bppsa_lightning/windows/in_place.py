@@ -1,0 +1,165 @@
+"""One sample's sequence in windows that are walked where it lies: nothing is copied.
+
+An engine whose kernels take inputs and results in any strides walks windows of one sequence as
+samples of a batch, and what they put out, and keep for the backward, is what one walk would have.
+So a window that did not meet is simply walked again, over the one before, and the backward takes
+windows of its own, which begin with a guess too: the gradient that comes from the warm-up's steps
+behind a window. (Where results are recorded by autograd, in pieces, see forward.py, backward.py.)
+
+T steps, K windows of C steps.
+"""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bppsa_lightning.windows.cut import Cut, Leaves
+from bppsa_lightning.windows.levels import Levels, gradients_met
+from bppsa_lightning.windows.report import Report
+
+States = list[Tensor]  # (K, ...) each
+Gradients = list[Tensor | None]
+
+
+class Windows(NamedTuple):
+    """`n` windows of `steps` steps; `apart`, from one's first step to the next one's."""
+
+    first: int
+    n: int
+    steps: int
+    apart: int = 0
+
+    def of(self, t: Tensor) -> Tensor:
+        """(T, 1, ...) as (steps, n, ...), a view."""
+        step = t.stride(0)
+        size, stride = (self.steps, self.n, t.shape[2]), (step, self.apart * step, t.stride(2))
+        return t.as_strided(size, stride, t.storage_offset() + self.first * step)
+
+
+class InPlace(ABC):
+    """A sequence of T steps: its inputs, its results, and the gradients that were found.
+
+    Attributes:
+        results: ys, (T, 1, ...) each, and what else a backward needs.
+        ys: how many of them are ys.
+    """
+
+    results: list[Tensor]
+    ys: int
+
+    @abstractmethod
+    def begin_backward(self, grad_ys: Gradients, wanted: list[bool]) -> None:
+        """With the direct gradients of ys; which are wanted, of xs, state and own tensors."""
+
+    @abstractmethod
+    def gradients(self) -> Gradients:
+        """That were found: of xs and of the engine's tensors, None where not wanted."""
+
+    @abstractmethod
+    def walk(self, windows: Windows, state: States, written: bool = True) -> States:
+        """The states behind windows, from those before; their results are written, if wanted."""
+
+    @abstractmethod
+    def before(self, windows: Windows) -> States:
+        """The states before windows, by the results."""
+
+    @abstractmethod
+    def forget_gradients(self) -> None:
+        """As if none had been found."""
+
+    @abstractmethod
+    def pull(self, windows: Windows, state: States, given: States, direct: bool) -> States:
+        """What the gradients behind windows become before them; adds what it finds on the way.
+
+        Args:
+            state: before the windows. given: gradients behind them.
+            direct: whether those of the results enter as well, and steps are new: else they have
+                gradients, and what is found is added to them.
+        """
+
+    @abstractmethod
+    def guess(self, windows: Windows, state: States) -> States:
+        """What reaches the states before windows of the direct gradients in them; adds nothing."""
+
+
+def _windows(cut: Cut, first: int = 0, steps: int | None = None) -> Windows:
+    """From window `first` on; the first steps of each, if not all."""
+    at = cut.head + first * cut.span
+    return Windows(at, cut.windows - first, cut.span if steps is None else steps, cut.span)
+
+
+def _one(first: int, steps: int) -> Windows:
+    return Windows(first, 1, steps)
+
+
+def forward(sequence: InPlace, state: States, cut: Cut, levels: Levels, report: Report) -> States:
+    """Walks the sequence from a state, (1, ...) each; returns the last one."""
+    K, C = cut.windows, cut.span
+    report.windows, report.warm = K, cut.warm
+    if cut.head:
+        state = sequence.walk(_one(0, cut.head), state)
+    warm_up = Windows(cut.head + C - cut.warm, K - 1, cut.warm, C)
+    zeros = [s.new_zeros(K - 1, *s.shape[1:]) for s in state]
+    guessed = sequence.walk(warm_up, zeros, written=False) if cut.warm else zeros
+    first = [torch.cat(pair) for pair in zip(state, guessed, strict=True)]
+    last = sequence.walk(_windows(cut), first)
+    missed = _missed(levels, [s[1:] for s in first], [s[:-1] for s in last])
+    report.missed = len(missed)
+    waiting = [k + 1 for k in missed]
+    while waiting:
+        # In the order of time: what follows a window that was walked again may have met.
+        k = waiting.pop(0)
+        report.passes += 1
+        before = [s[k - 1 : k].clone() for s in last]
+        for s, new in zip(last, sequence.walk(_one(cut.starts[k], C), before), strict=True):
+            s[k] = new[0]
+        if k + 1 < K and k + 1 not in waiting:
+            begun, true = [s[k + 1 : k + 2] for s in first], [s[k : k + 1] for s in last]
+            if _missed(levels, begun, true):
+                waiting.insert(0, k + 1)
+    return [s[-1:].clone() for s in last]
+
+
+def _missed(levels: Levels, first: Leaves, true: Leaves) -> list[int]:
+    met = levels.met([s.unsqueeze(1) for s in first], [s.unsqueeze(1) for s in true])
+    return [k for k, good in enumerate(met.tolist()) if not good]
+
+
+def backward(sequence: InPlace, cut: Cut, levels: Levels, given: States, report: Report) -> States:
+    """Finds all gradients, from those behind the sequence; returns those before it."""
+    K, C = cut.windows, cut.span
+    whole = _windows(cut)
+    state = sequence.before(whole)
+    steps = max(1, min(cut.back or cut.warm, C))
+    guessed = sequence.guess(_windows(cut, 1, steps), [s[1:] for s in state])
+    entered = [torch.cat(pair) for pair in zip(guessed, given, strict=True)]
+    left = sequence.pull(whole, state, entered, direct=True)
+    met = gradients_met(levels, [s[:-1] for s in entered], [s[1:] for s in left])
+    if met is None:  # overflow: which numbers are infinite, and which are none, the walk says
+        report.gradients_missed = K
+        sequence.forget_gradients()
+        return sequence.pull(_one(0, cut.T), sequence.before(_one(0, 1)), given, direct=True)
+    report.gradients_missed = K - 1 - sum(met)
+    # Gradients are linear in what enters: what a guess lacked follows by itself.
+    more: States | None = None
+    least = [] if all(met) else [levels.least_gradients(g) for g in left]
+    for k in range(K - 2, -1, -1):
+        lacking = [b[k + 1 : k + 2] - a[k : k + 1] for a, b in zip(entered, left, strict=True)]
+        if more is not None:
+            lacking = [a + b for a, b in zip(lacking, more, strict=True)]
+        if more is None and met[k]:
+            continue
+        report.backward_passes += 1
+        begin = [s[k : k + 1] for s in state]
+        more = sequence.pull(_one(cut.starts[k], C), begin, lacking, direct=False)
+        if all(bool((m.abs() <= r[k]).all()) for m, r in zip(more, least, strict=True)):
+            more = None
+    at_start = [s[:1] for s in left]
+    if more is not None:
+        at_start = [a + b for a, b in zip(at_start, more, strict=True)]
+    if cut.head:
+        head = _one(0, cut.head)
+        at_start = sequence.pull(head, sequence.before(head), at_start, direct=True)
+    return at_start
