@@ -15,6 +15,7 @@ from experiments.paper.sections import (
     scan_pictures,
     sweep,
     table1,
+    workers,
 )
 
 SECTIONS = (
@@ -28,6 +29,7 @@ SECTIONS = (
     table1.SECTION,
     figure10.SECTION,
     scan_pictures.SECTION,
+    workers.SECTION,
     pruned_vgg11.SECTION,
     grid.SECTION,
 )
