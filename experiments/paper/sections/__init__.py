@@ -11,6 +11,7 @@ from experiments.paper.sections import (
     gru_breakdown,
     irmas_gru,
     lenet5,
+    newton,
     pruned_vgg11,
     scan_pictures,
     sweep,
@@ -30,4 +31,5 @@ SECTIONS = (
     scan_pictures.SECTION,
     pruned_vgg11.SECTION,
     grid.SECTION,
+    newton.SECTION,
 )
