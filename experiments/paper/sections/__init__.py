@@ -11,6 +11,7 @@ from experiments.paper.sections import (
     gru_breakdown,
     irmas_gru,
     lenet5,
+    newton,
     pruned_vgg11,
     scan_pictures,
     sweep,
@@ -32,4 +33,5 @@ SECTIONS = (
     workers.SECTION,
     pruned_vgg11.SECTION,
     grid.SECTION,
+    newton.SECTION,
 )
