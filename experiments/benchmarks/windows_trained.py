@@ -10,9 +10,10 @@ What a recurrence remembers changes as it learns, and with it the windows. Each 
 - long: the same for one held-out sequence of 4,096 steps and the weights of this step;
 
 and after 0, 200, 600 and 1,500 steps, for one held-out sequence of 4,096 and of 16,384 steps:
-seconds of forward and backward of the whole network by "linear" and by "speculative", in turns
-(medians, in which the looks, one in 64 calls, do not show), and "error", the largest error of an
-output or gradient against PyTorch in float64, relative to the largest number of its tensor.
+seconds of forward and backward of the recurrent layer by "linear" and by "speculative", in turns
+(medians, in which the looks, one in 64 calls, do not show), and "error", the largest error of its
+results and gradients against PyTorch in float64, relative to the largest number of their tensor.
+Its input, and the gradients of its results, are those that the network and its loss give it.
 
 "curves" trains the GRU on characters three times from the same seed, a sequence of 1,024 characters
 a step: by "linear" with one thread, with two threads, and by "speculative" with one. Training
@@ -29,19 +30,22 @@ from itertools import combinations
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, nn
 
 import bppsa_lightning as bl
-from bppsa_lightning.chain import named_chains
-from bppsa_lightning.recurrent.layer import RecurrentChain
 from experiments import recording
-from experiments.benchmarks import timing
+from experiments.benchmarks.trained_layers import (
+    ALGORITHMS,
+    happened,
+    long_call,
+    measure,
+    seen_in_windows,
+)
 from experiments.benchmarks.trained_plots import draw
-from experiments.benchmarks.trained_tasks import TASKS, Batch, Task
-from experiments.benchmarks.windows import WALK, WINDOWS, error
+from experiments.benchmarks.trained_tasks import TASKS, Task
+from experiments.benchmarks.windows import WALK, WINDOWS
 from experiments.compare.summary import running_mean
 
-ALGORITHMS = {WALK: "linear", WINDOWS: "speculative"}
 CURVES = "curves"
 NOTES_EVERY, MEASURED_AFTER = 50, (0, 200, 600, 1500)
 LONG, LENGTHS = 4096, (4096, 16_384)
@@ -69,71 +73,6 @@ def train(task: Task, before: Seen, after: Callable[[int, nn.Module, float], Non
         optimizer.step()
 
 
-def happened(network: nn.Module) -> dict[str, Any]:
-    """What became of the windows of an attached network's last call, its backward included."""
-    [chain] = (c for c in named_chains(network).values() if isinstance(c, RecurrentChain))
-    memory, cut = chain._windows._memories[0], chain._windows._cuts[0]
-    if cut is None or memory.report is None:
-        return {"walked": memory.reason}
-    return vars(memory.report).copy()
-
-
-def copy_of(task: Task, network: nn.Module, algorithm: str | None) -> nn.Module:
-    """The same weights under an algorithm, with nothing learned of windows; None: PyTorch's."""
-    other = task.network()
-    other.load_state_dict(network.state_dict())
-    if algorithm is not None:
-        bl.attach(other, algorithm)
-    return other
-
-
-def step_of(task: Task, network: nn.Module, batch: Batch) -> Callable[[], list[Tensor]]:
-    """Forward and backward; output and gradients."""
-    x, y = batch
-
-    def run() -> list[Tensor]:
-        network.zero_grad()
-        output = network(x)
-        task.loss(output, y).backward()
-        return [output.detach(), *(p.grad for p in network.parameters() if p.grad is not None)]
-
-    return run
-
-
-def held_out(task: Task, T: int) -> Batch:
-    """One long sequence, the same at every step of training."""
-    return task.draw(T, 1, Generator().manual_seed(1), True)
-
-
-def long_note(task: Task, network: nn.Module) -> dict[str, Any]:
-    other = copy_of(task, network, ALGORITHMS[WINDOWS])
-    step_of(task, other, held_out(task, LONG))()
-    return happened(other)
-
-
-def measure(task: Task, network: nn.Module, T: int, seconds: float) -> dict[str, Any]:
-    """Medians and errors of both ways, and what became of the windows."""
-    batch = held_out(task, T)
-    networks = {way: copy_of(task, network, name) for way, name in ALGORITHMS.items()}
-    runs = {way: step_of(task, copy, batch) for way, copy in networks.items()}
-    x, y = (t.double() if t.is_floating_point() else t for t in batch)
-    exact = step_of(task, copy_of(task, network, None).double(), (x, y))()
-    errors = {way: error(run(), exact) for way, run in runs.items()}
-    seen = happened(networks[WINDOWS])
-
-    def timed(run: Callable[[], list[Tensor]]) -> timing.Step:
-        return lambda: timing.timed(torch.device("cpu"), step=run)
-
-    ways = {way: timed(run) for way, run in runs.items()}
-    turns = timing.take_turns(ways, seconds, most=50, least=3)
-    return {
-        "seconds": {way: timing.medians(turn)["step"] for way, turn in turns.items()},
-        "gain": timing.ratios(turns[WALK], turns[WINDOWS])["step"],
-        "error": errors,
-        "happened": seen,
-    }
-
-
 def study(task: Task, seconds: float) -> dict[str, Any]:
     """Trains one task; its notes and measurements."""
     training: list[dict[str, Any]] = []
@@ -143,10 +82,11 @@ def study(task: Task, seconds: float) -> dict[str, Any]:
 
     def before(step: int, network: nn.Module) -> None:
         if step % NOTES_EVERY == 0:
-            long.append({"step": step, **long_note(task, network)})
+            long.append({"step": step, **seen_in_windows(long_call(task, network, LONG))})
         if step in MEASURED_AFTER:
             for T in LENGTHS:
-                measured.append({"step": step, "T": T, **measure(task, network, T, seconds)})
+                found = measure(long_call(task, network, T), seconds)
+                measured.append({"step": step, "T": T, **found})
 
     def after(step: int, network: nn.Module, loss: float) -> None:
         nonlocal windowed, missed
