@@ -80,7 +80,7 @@ def small(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name, value in {
         "NOTES_EVERY": 2, "MEASURED_AFTER": (0, 4), "LONG": 900, "LENGTHS": (900,),
-        "CURVE_T": 300, "SMOOTHED": 5,
+        "CURVE_T": 600, "SMOOTHED": 5,
     }.items():  # fmt: skip
         monkeypatch.setattr(windows_trained, name, value)
     tasks = [replace(t, T=600) if t.name == "forecast_lstm" else t for t in TASKS]
@@ -110,9 +110,11 @@ def test_the_benchmark(small, capsys):
     assert tasks["characters_rnn"]["steps_in_windows"] == 0
     assert tasks["forecast_lstm"]["steps_in_windows"] == 5
     assert tasks["forecast_lstm"]["training"][0]["windows"] > 1
-    losses = record["curves"]["loss_every_10"]
-    assert len(losses) == 3 and all(len(curve) == 1 for curve in losses.values())
-    assert all(0 <= apart < 1e-4 for apart in record["curves"]["largest_difference"].values())
+    assert list(record["curves"]) == list(windows_trained.CURVED)
+    for curve in record["curves"].values():
+        assert [len(losses) for losses in curve["loss_every_10"].values()] == [1, 1, 1]
+        assert all(0 <= apart < 1e-4 for apart in curve["largest_difference"].values())
+    assert record["curves"]["characters_rnn"]["steps_in_windows"] == 4
     shown = capsys.readouterr().out
     assert "| forecast_lstm | 4 | 900 |" in shown and "times the walk's" in shown
 
