@@ -5,9 +5,7 @@ shows the rounding that windows are measured by. A look takes a few short pieces
 side by side, and ends as soon as the two have met, or will not within the steps that would pay.
 """
 
-import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -137,19 +135,14 @@ class _Look:
         return worst
 
     def _will_meet(self, distances: Sequence[tuple[int, float]]) -> bool:
-        """Whether the distance may fall in time, once there are enough steps to tell.
-
-        Units that hold something let go of it one by one: distances stand still, and fall again. So
-        it is asked whether they would at the fastest that was seen.
-        """
+        """Whether the distance falls fast enough, once there are enough steps to tell."""
+        (at, last), (before, then) = distances[-1], distances[max(0, len(distances) - 3)]
         if len(distances) < 3:
             return True
-        (at, last) = distances[-1]
-        fastest = max(
-            math.log(far / near) / (later - earlier) if 0 < near < far < math.inf else 0.0
-            for (earlier, far), (later, near) in pairwise(distances)
-        )
-        return fastest > 0 and at + math.log(last) / fastest <= self.most
+        if not last < then:
+            return False
+        folds = torch.tensor([then / last, last]).log()
+        return at + float(folds[1] / folds[0]) * (at - before) <= self.most
 
 
 def _sizes(state: Leaves) -> tuple[float, ...]:
