@@ -52,21 +52,24 @@ class Levels(NamedTuple):
         Args:
             guessed, true: (n, B, ...) each: of n windows, where they began and should have.
         """
-        verdicts = []
+        found: Tensor | None = None
         for a, b, level, size in zip(guessed, true, self.rounding, self.sizes, strict=True):
-            if not b.is_floating_point():
-                same = a == b
-            else:
-                spacing = torch.finfo(b.dtype).eps * b.abs()
-                largest = (
-                    b.abs().flatten(2).amax(2) if b[0, 0].numel() else b.new_zeros(b.shape[:2])
-                )
-                share = (_ORDINARY * largest / max(size, 1e-300)).clamp(max=1)
-                share = share.reshape(*share.shape, *[1] * (b.dim() - 2))
-                near = (a - b).abs() <= _WALKS_APART * share * level + _SPACINGS * spacing
-                same = near | (a == b) | (a.isnan() & b.isnan())
-            verdicts.append(same.flatten(1).all(1))
-        return torch.stack(verdicts).all(0)
+            verdict = self._near(a, b, level, size).flatten(1).all(1)
+            found = verdict if found is None else found & verdict
+        assert found is not None
+        return found
+
+    @staticmethod
+    def _near(a: Tensor, b: Tensor, level: Tensor, size: float) -> Tensor:
+        if not b.is_floating_point() or not b.numel():
+            return a == b
+        rounding = b.abs()
+        largest = rounding.amax(tuple(range(2, b.dim())), keepdim=True) if b.dim() > 2 else rounding
+        share = (largest * (_WALKS_APART * _ORDINARY / max(size, 1e-30))).clamp_(max=_WALKS_APART)
+        rounding.mul_(_SPACINGS * torch.finfo(b.dtype).eps).addcmul_(share, level)
+        near = (a - b).abs_() <= rounding
+        # Infinite ones are equal, if at all, and NaN is near to NaN.
+        return near if bool(near.all()) else near | (a == b) | (a.isnan() & b.isnan())
 
     def least_gradients(self, g: Tensor) -> Tensor:
         """What is too little to matter beside a state's gradients (n, ...), number by number."""
