@@ -67,14 +67,15 @@ class Levels(NamedTuple):
         largest = rounding.amax(tuple(range(2, b.dim())), keepdim=True) if b.dim() > 2 else rounding
         share = (largest * (_WALKS_APART * _ORDINARY / max(size, 1e-30))).clamp_(max=_WALKS_APART)
         rounding.mul_(_SPACINGS * torch.finfo(b.dtype).eps).addcmul_(share, level)
-        near = (a - b).abs_() <= rounding
+        near = (a - b).abs_() <= rounding.clamp_(max=torch.finfo(b.dtype).max)
         # Infinite ones are equal, if at all, and NaN is near to NaN.
         return near if bool(near.all()) else near | (a == b) | (a.isnan() & b.isnan())
 
     def least_gradients(self, g: Tensor) -> Tensor:
         """What is too little to matter beside a state's gradients (n, ...), number by number."""
-        roundings = _WALKS_APART * self.gradients * torch.finfo(g.dtype).eps
-        return (_sizes_of(g) * roundings).clamp_(min=torch.finfo(g.dtype).tiny)
+        of = torch.finfo(g.dtype)
+        roundings = _WALKS_APART * self.gradients * of.eps
+        return (_sizes_of(g) * roundings).clamp_(of.tiny, of.max)  # beside inf nothing is little
 
 
 def rounding_of(single: Leaves, double: Leaves, dtype: torch.dtype) -> tuple[Tensor, ...]:
