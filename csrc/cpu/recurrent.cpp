@@ -1,6 +1,5 @@
 // One recurrent layer in one direction, on the CPU.
 #include "../operators/recurrent_into.h"
-
 #include "crew.h"
 #include "huge_pages.h"
 #include "levels/table.h"

@@ -170,9 +170,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> recur
   const Tensor grad_x = results.next(request.grad_x, {T, B, I});
   if (request.grad_x) request.grad_x = first_step(grad_x, reverse);
   request.grad_x_stride[0] = direction(reverse) * B * I, request.grad_x_stride[1] = I;
-  return std::tuple_cat(std::tuple{grad_x},
-                        results.all(request, w_hh.size(0), b_ih.has_value(), b_hh.has_value(),
-                                    w_hr.has_value(), plan));
+  return std::tuple_cat(std::tuple{grad_x}, results.all(request, w_hh.size(0), b_ih.has_value(),
+                                                        b_hh.has_value(), w_hr.has_value(), plan));
 }
 
 }  // namespace bppsa

@@ -1,6 +1,6 @@
-// bppsa::recurrent_into and its backward: a recurrent layer whose inputs and results lie wherever the
-// caller has them, at any distance from step to step and from sample to sample. So windows of one
-// sequence are samples of a batch without being copied.
+// bppsa::recurrent_into and its backward: a recurrent layer whose inputs and results lie wherever
+// the caller has them, at any distance from step to step and from sample to sample. So windows of
+// one sequence are samples of a batch without being copied.
 //
 //   x (T, B, I), output (T, B, P), kept (T, B, width), grad_output (T, B, P), grad_x (T, B, I):
 //   contiguous in their last dimension. Where results of two samples would lie in one place, that

@@ -147,8 +147,7 @@ class ParameterGradients {
       return multiply_x_(n, K_, I, {d.data, d.ld}, rearranged() ? w_ih_.data : layer_.w_ih, {},
                          out);
     for (int64_t r = 0; r < n; ++r)
-      matrix_times_vector_of_width<T, kMaxWidth<T>>(I, K_, {w_ih_.data, K_}, d[r], nullptr,
-                                                    out[r]);
+      matrix_times_vector_of_width<T, kMaxWidth<T>>(I, K_, {w_ih_.data, K_}, d[r], nullptr, out[r]);
   }
 
   // W_ih with its gates in d's order, padded; transposed if narrow.

@@ -22,10 +22,10 @@ struct RecurrentRequest {
   int64_t T, B, I, H, P;  // P = H unless w_hr is given
   const void* x;          // (T, B, I), contiguous in I
   int64_t x_stride[2];
-  const void *h0, *c0;      // (B, P), (B, H), or null for zeros
-  const void *w_ih, *w_hh;  // (GH, I), (GH, P)
-  const void *b_ih, *b_hh;  // (GH), or null
-  const void* w_hr;         // (P, H), or null
+  const void *h0, *c0;       // (B, P), (B, H), or null for zeros
+  const void *w_ih, *w_hh;   // (GH, I), (GH, P)
+  const void *b_ih, *b_hh;   // (GH), or null
+  const void* w_hr;          // (P, H), or null
   int64_t output_stride[2];  // of the output: (T, B, P), h_1 ... h_T
   int64_t kept_width;        // of what the forward keeps for the backward: (T, B, kept_width)
   int64_t kept_stride[2];
