@@ -118,7 +118,7 @@ class _Backward:
         )
         at_first, of_xs = found[: len(first)], found[len(first) : len(first) + len(xs)]
         self.of_own = [
-            _sum(a, b) for a, b in zip(self.of_own, found[len(first) + len(xs) :], strict=True)
+            _total(a, b) for a, b in zip(self.of_own, found[len(first) + len(xs) :], strict=True)
         ]
         mine, each = self.of_xs[index][p], iter(of_xs)
         for i, x in enumerate(piece.xs):
@@ -198,7 +198,9 @@ class _Backward:
         return [g if w else None for g, w in zip(at_start, self.wants_state, strict=True)]
 
     def _spread_own(self) -> Gradients:
-        each = iter(self.of_own)
+        each = (
+            None if g is None else g.to(t.dtype) for g, t in zip(self.of_own, self.own, strict=True)
+        )
         return [next(each) if wanted else None for wanted in self.wants_own]
 
 
@@ -241,6 +243,15 @@ def _select(rows: Tensor, c: Tensor) -> Tensor:
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return b if a is None else a if b is None else a + b
+
+
+def _total(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """In float64: each group in each pass adds to it, which may be a thousand times."""
+    if b is None:
+        return a
+    if a is not None:
+        return a.add_(b)
+    return b.to(torch.promote_types(b.dtype, torch.float64), copy=True)
 
 
 def _plus(a: Gradients, b: Gradients) -> Gradients:

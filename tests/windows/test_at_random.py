@@ -10,9 +10,10 @@ from windows import at_random
 
 from bppsa_lightning.windows import backward, forward, in_place
 
-# Of short cases; the first of each kind have windows that miss.
+# Of short cases; the first of each kind have windows that miss. In seed 77 a thousand parts of a
+# parameter's gradient add up.
 SEEDS = {
-    "scan": (0, 2, 26, 8, 16, 34, 35, 36, 39, 40, 44, 48),
+    "scan": (0, 2, 26, 8, 16, 34, 35, 36, 39, 40, 44, 48, 77),
     "layers": (17, 19, 29, 4, 8, 20, 36, 38, 41, 42, 47, 49),
 }
 CASES = [(kind, seed) for kind, seeds in SEEDS.items() for seed in seeds]
