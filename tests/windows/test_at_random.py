@@ -75,6 +75,17 @@ def test_what_is_wrong_and_what_is_as_other_walks(error, dtype, numbers, others,
         assert judge(Call({"y": ones}, walk, partial(walk, dtype), []), dtype).other_way == (0, 0)
 
 
+def test_gradients_whose_squares_overflow_are_compared():
+    """As those of chaotic recurrences in float64."""
+    large = torch.full((5,), 1e212, dtype=torch.float64)
+    for error, wrong in ((0.0, False), (1e-9, True)):
+        found = {"y": large * (1 + error)}
+        judgement = judge(
+            Call(found, lambda *_: {"y": large}, lambda _: {"y": large}, []), large.dtype
+        )
+        assert [flag.wrong for flag in judgement.flags] == [True] * wrong
+
+
 def test_a_walk_that_is_further_off_is_counted():
     ones = torch.ones(5, dtype=torch.float64)
 
