@@ -1,5 +1,7 @@
-"""Whether we can run here: transforms around a call, tracing, hooks and overridden forwards."""
+"""Around a call: transforms, tracing, autocast, hooks and overridden forwards."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +27,14 @@ def unsupported_transform() -> str | None:
 def is_tracing() -> bool:
     """Whether torch.compile or torch.jit.trace is looking."""
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+
+
+def autocast_as_now(device_type: str) -> Callable[[], torch.autocast]:
+    """Makes contexts with the autocast of this moment, for a computation that is repeated."""
+    return partial(
+        torch.autocast, device_type, torch.get_autocast_dtype(device_type),
+        torch.is_autocast_enabled(device_type), torch.is_autocast_cache_enabled(),
+    )  # fmt: skip
 
 
 def overrides_forward(module: nn.Module, base: type[nn.Module], *allowed: type[Any]) -> bool:

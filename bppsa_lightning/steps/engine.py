@@ -31,7 +31,8 @@ class StepEngine(Engine):
     Args:
         step: (state, x) -> (state, y).
         state_tree, x_tree: how the leaves of states and of inputs are put together.
-        tensors: that the step reads beside its arguments, where gradients are wanted.
+        tensors, constants: that the step reads beside its arguments, where gradients are wanted,
+            and where none are.
         in_python: the step without what torch.compile made of it.
 
     Attributes:
@@ -45,8 +46,10 @@ class StepEngine(Engine):
         x_tree: Any,
         tensors: Sequence[Tensor] = (),
         in_python: Step | None = None,
+        constants: Sequence[Tensor] = (),
     ) -> None:
-        self.step, self.tensors, self._in_python = step, tensors, in_python or step
+        self.step, self._in_python = step, in_python or step
+        self.tensors, self.constants = tensors, constants
         self.state_tree, self.x_tree = state_tree, x_tree
         self.y_tree: Any = None
         work = sum(t.numel() for t in tensors if t.dim() > 1)

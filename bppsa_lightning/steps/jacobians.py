@@ -20,8 +20,8 @@ from bppsa_lightning import ops
 from bppsa_lightning.steps.engine import StepEngine
 from bppsa_lightning.windows.cut import Leaves
 
-# The Jacobians that are held at a time; and the (time step, sample) in a call, which are the rows of
-# a product: in one of 20,000 float32 sums of like signs are wrong by 4e-6, in one of 4,096 by 8e-7.
+# The Jacobians that are held at a time; and the rows of a call, one for each sample in each time
+# step: float32 products over 20,000 of like signs are wrong by 4e-6, those over 4,096 by 8e-7.
 _MOST_BYTES, _MOST_ROWS = 64 << 20, 4096
 
 # B * S * S.

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary, WeakTensorKeyDictionary
 
 from bppsa_lightning import windows
+from bppsa_lightning.steps.checkpoints import Checkpoints
 from bppsa_lightning.steps.engine import Step
 from bppsa_lightning.windows import Cut, Memory
 from bppsa_lightning.windows.cut import Leaves
@@ -34,6 +35,7 @@ class Known:
         sizes: (T, B) of the last scan.
         memory: of its recurrence.
         cut: of the last scan; None if it was a loop. why: it was one.
+        checkpoints: of the last scan.
     """
 
     def __init__(self, step: Step, constants: _Constants, state: Leaves, xs: Leaves) -> None:
@@ -51,17 +53,22 @@ class Known:
         self.memory = Memory()
         self.cut: Cut | None = None
         self.why: str | None = None
+        self.checkpoints: Checkpoints | None = None
 
     def __str__(self) -> str:
         T, B = self.sizes
         text = f"{self.name}, {T} steps, batch {B}: "
         if self.cut is None:
-            return f"{text}a loop; {self.why}"
-        return text + windows.in_words(self.cut, self.memory.report)
+            text += f"a loop; {self.why}" if self.why else "a loop"
+        else:
+            text += windows.in_words(self.cut, self.memory.report)
+        return text + str(self.checkpoints or "")
 
-    def note(self, cut: Cut | None, why: str | None) -> None:
+    def note(
+        self, cut: Cut | None, why: str | None, checkpoints: Checkpoints | None = None
+    ) -> None:
         """How the last scan was walked."""
-        self.cut, self.why = cut, why
+        self.cut, self.why, self.checkpoints = cut, why, checkpoints
 
 
 # Told of each scan before it is walked, and of the first parameter that its step reads, if any.

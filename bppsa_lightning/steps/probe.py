@@ -15,6 +15,8 @@ from torch.utils import _pytree as pytree
 from bppsa_lightning.steps.engine import Step
 from bppsa_lightning.windows.cut import Leaves
 
+MIXES = "it mixes samples"
+
 # How far results of other samples beside them may move a sample's: of its dtype's spacing.
 _SPACINGS = 64
 
@@ -28,7 +30,9 @@ class Probe:
 
     Attributes:
         reason: why the step cannot be walked in windows, for people; None if it can.
+        repeats: whether a walk of it can be repeated for the backward.
         tensors: that it reads beside its arguments, and that require a gradient.
+        constants: those that do not.
 
     Raises:
         TypeError, ValueError: it does not return (state, y) with a state like the one it was given.
@@ -50,11 +54,13 @@ class Probe:
             found = [t for t in outside.found.values() if t.requires_grad]
             unseen = _leaves_of_graph(result, found, oldest)
             self.tensors = found + (unseen or [])
+            self.constants = [t for t in outside.found.values() if not t.requires_grad]
             self.reason = "it changes tensors of its own" if changed else None
             if unseen is None:
                 self.reason = "it reads a tensor with a history that could not be found"
             self.reason = self.reason or self._unfit(result, leaves[0].shape[0])
             self.reason = self.reason or _mixes_samples(in_python, state, x, plain)
+            self.repeats = self.reason in (None, MIXES)
 
     def _unfit(self, result: Any, B: int) -> str | None:
         if any(t._backward_hooks for t in self.tensors):
@@ -99,7 +105,7 @@ def _mixes_samples(step: Step, state: Any, x: Any, result: Any) -> str | None:
     for a, b in zip(first, larger, strict=True):
         B = a.shape[0]
         if b.shape[0] != 2 * B or not _close(a, b[:B]):
-            return "it mixes samples"
+            return MIXES
     return None
 
 

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from bppsa_lightning._context import unsupported_transform
-from bppsa_lightning.steps import cells, jacobians
+from bppsa_lightning.steps import cells, checkpoints, jacobians
+from bppsa_lightning.steps.checkpoints import Checkpoints
 from bppsa_lightning.steps.engine import Step, StepEngine
 from bppsa_lightning.steps.known import Known, known_of
 from bppsa_lightning.steps.probe import Probe
-from bppsa_lightning.windows import forget_casts, speculate
+from bppsa_lightning.windows import Cut, checkpointed, differentiated, forget_casts, speculate
 from bppsa_lightning.windows.cut import Leaves
 
 ALGORITHMS = ("auto", "linear", "chunked", "blelloch", "speculative")
@@ -32,6 +33,8 @@ def scan(
     algorithm: str = "auto",
     reverse: bool = False,
     reset: Tensor | None = None,
+    checkpoint: bool = False,
+    memory: int | None = None,
 ) -> tuple[Any, Any]:
     """Applies a step to one time step after the other: ``carry, y = step(carry, x)``.
 
@@ -65,14 +68,21 @@ def scan(
             so does "auto" where windows do not pay and the state is small.
         reverse: time runs from T-1 down to 0; ys[t] is of step t.
         reset: (T, B) bool: where it is true, a sample's carry is set to zeros before that step.
+        checkpoint: whether, for the backward, only some carries are kept, and the steps between
+            them walked again: of T steps about as much memory as of the square root of T, for the
+            time of one more forward. Whatever the algorithm; a scan of Jacobians keeps no more
+            than the carries anyway.
+        memory: bytes that may be kept for the backward beside xs, ys and gradients. Where an
+            estimate says that more would be, the scan is checkpointed, as seldom as fits.
 
     Returns:
         The last carry, and ys, a tree of tensors (T, B, ...), or None. Differentiable as often as
-        the step is where the loop was walked, else once.
+        the step is where the loop was walked without checkpoints, else once.
 
     Raises:
-        TypeError, ValueError: an argument is not as documented, or the step returned something
-            else; the message says what was found and what was wanted.
+        TypeError, ValueError: an argument is not as documented, the step returned something
+            else, or it is to be checkpointed and cannot be walked again; the message says what was
+            found and what was wanted.
 
     `bl.explain(module)` shows what became of the scans that use a module's parameters.
     """
@@ -80,18 +90,19 @@ def scan(
         wanted = ", ".join(ALGORITHMS)
         raise ValueError(f"algorithm: found {algorithm!r}, wanted one of {wanted}")
     state, inputs = _checked(init, xs)
+    budget = _budget(checkpoint, memory)
     if reset is not None:
         step, xs, inputs = _with_resets(step, xs, inputs, reset)
     if reverse:
         inputs = [x.flip(0) for x in inputs]
     if isinstance(step, nn.RNNCellBase):
-        fused = cells.scan(step, init, inputs, algorithm)
+        fused = cells.scan(step, init, inputs, algorithm, budget)
         if fused is not None:
             carry, y = fused
             return carry, y.flip(0) if reverse else y
         step = cells.as_step(step)
-    call = _Call(step, pytree.tree_structure(init), pytree.tree_structure(xs), state, inputs)
-    ys, last = call.run(algorithm)
+    trees = pytree.tree_structure(init), pytree.tree_structure(xs)
+    ys, last = (call := _Call(step, *trees, state, inputs, budget)).run(algorithm)
     if reverse:
         ys = [y.flip(0) for y in ys]
     tree = call.engine.y_tree
@@ -105,15 +116,18 @@ class _Call:
     """One scan: how it is walked, and by what."""
 
     def __init__(
-        self, step: Step, state_tree: Any, x_tree: Any, state: Leaves, inputs: Leaves
-    ) -> None:
-        self.step, self.state, self.inputs = step, state, inputs
+        self, step: Step, state_tree: Any, x_tree: Any, state: Leaves, inputs: Leaves,
+        budget: int | None,
+    ) -> None:  # fmt: skip
+        self.step, self.state, self.inputs, self.budget = step, state, inputs, budget
         self.in_python = _in_python(step)
         self.engine = StepEngine(step, state_tree, x_tree, (), self.in_python)
+        self.again: StepEngine | None = None  # where a walk may be repeated
 
     def run(self, algorithm: str) -> tuple[list[Tensor], list[Tensor]]:
         least = {"linear": float("inf"), "auto": _LEAST_STEPS}.get(algorithm, 2)
-        if len(self.inputs[0]) < least:
+        short = len(self.inputs[0]) < least
+        if short and self.budget is None:
             return self._loop(None)
         reason = unsupported_transform() or self._unfit()
         if reason is not None:
@@ -125,11 +139,16 @@ class _Call:
         step = self.in_python if donates else self.step
         probe = Probe(step, self.in_python, init, x)
         forget_casts()
-        engine = StepEngine(
-            step, self.engine.state_tree, self.engine.x_tree, probe.tensors, self.in_python
-        )
+
+        def engine_of(step: Step) -> StepEngine:
+            trees = self.engine.state_tree, self.engine.x_tree
+            return StepEngine(step, *trees, probe.tensors, self.in_python, probe.constants)
+
+        engine = engine_of(step)
         known = known_of(self.in_python, probe.tensors, self.state, self.inputs)
-        if probe.reason is not None:
+        if probe.repeats:
+            self.again = engine_of(self.step)
+        if probe.reason is not None or short:
             return self._loop(probe.reason, known)
         if algorithm in ("chunked", "blelloch"):
             return self._jacobians(known, engine, algorithm)
@@ -155,22 +174,53 @@ class _Call:
             if not asked and self._scan_pays(engine):
                 return self._jacobians(known, engine, "auto", f"{memory.reason}; ")
             return self._loop(memory.reason, known)
-        known.note(cut, None)
+        found = self._checkpoints(engine, cut)
+        if self.budget and found.kept > self.budget and not asked:
+            memory.report = None
+            return self._loop("windows would keep more than the given memory", known)
+        known.note(cut, None, found)
         self.engine = engine
         assert memory.levels is not None and memory.report is not None
-        return speculate(engine, self.inputs, self.state, cut, memory.levels, memory.report)
+        return speculate(
+            engine, self.inputs, self.state, cut, memory.levels, memory.report, found.steps
+        )
 
     def _scan_pays(self, engine: StepEngine) -> bool:
-        tensors = (*self.inputs, *self.state, *engine.tensors)
-        differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-        return differentiated and not jacobians.unfit(self.state) and jacobians.pays(self.state)
+        if not differentiated(engine, self.inputs, self.state):
+            return False
+        carries = len(self.inputs[0]) * sum(s.nbytes for s in self.state)
+        if self.budget and carries > self.budget:
+            return False
+        return not jacobians.unfit(self.state) and jacobians.pays(self.state)
 
     def _loop(
         self, reason: str | None, known: Known | None = None
     ) -> tuple[list[Tensor], list[Tensor]]:
+        found = self._checkpoints_of_loop(reason)
         if known is not None:
-            known.note(None, reason)
-        return self.engine(self.inputs, self.state)
+            known.note(None, reason, found)
+        if not found.steps:
+            return self.engine(self.inputs, self.state)
+        assert self.again is not None
+        self.engine = self.again
+        return checkpointed(self.engine, self.inputs, self.state, found.steps)
+
+    def _checkpoints_of_loop(self, reason: str | None) -> Checkpoints:
+        """Raises ValueError where they are wanted, and the loop cannot be walked again."""
+        if self.again is not None:
+            return self._checkpoints(self.again, checkpoints.whole(len(self.inputs[0])))
+        if self.budget is not None and torch.is_grad_enabled():
+            raise ValueError(
+                f"checkpoint, memory: found a step that cannot be walked again ({reason}), wanted "
+                "a pure function of its arguments and of tensors that it reads"
+            )
+        return checkpoints.NONE
+
+    def _checkpoints(self, engine: StepEngine, cut: Cut) -> Checkpoints:
+        if self.budget is None or not differentiated(engine, self.inputs, self.state):
+            return checkpoints.NONE
+        kept = checkpoints.kept_of(engine, self.inputs, self.state)
+        return checkpoints.choose(kept, cut, self.budget)
 
     def _unfit(self) -> str | None:
         """Why these arguments are for a loop."""
@@ -197,6 +247,17 @@ def _checked(init: Any, xs: Any) -> tuple[list[Tensor], list[Tensor]]:
         shapes = ", ".join(str(tuple(x.shape)) for x in trees["xs"])
         raise ValueError(f"xs: found tensors {shapes}, wanted (T, B, ...) with one T >= 1")
     return trees["init"], trees["xs"]
+
+
+def _budget(checkpoint: bool, memory: int | None) -> int | None:
+    """The bytes that may be kept; 0 for as few as can be, None for any number."""
+    if memory is None:
+        return 0 if checkpoint else None
+    if isinstance(memory, bool) or not isinstance(memory, int):
+        raise TypeError(f"memory: found {type(memory).__name__}, wanted a number of bytes, or None")
+    if memory < 0:
+        raise ValueError(f"memory: found {memory}, wanted a number of bytes >= 0")
+    return memory
 
 
 def _with_resets(

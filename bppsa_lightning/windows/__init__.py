@@ -21,4 +21,4 @@ from bppsa_lightning.windows.levels import Levels
 from bppsa_lightning.windows.look import look
 from bppsa_lightning.windows.memory import Memory
 from bppsa_lightning.windows.report import Report, in_words
-from bppsa_lightning.windows.speculate import speculate
+from bppsa_lightning.windows.speculate import checkpointed, differentiated, speculate

@@ -42,7 +42,7 @@ class _Backward:
         self.of_own: Gradients = [None] * len(self.own)
         # Of each group: gradients of its xs, piece by piece.
         self.of_xs: list[list[Gradients]] = [
-            [[None] * len(piece.xs) for piece in group.pieces] for group in tape.groups
+            [[None] * len(self.wants_xs) for _ in group.pieces] for group in tape.groups
         ]
         # Of each group: how large the gradients are that arrived at each piece's start.
         self.sizes: dict[int, list[list[Tensor | None]]] = {}
@@ -75,10 +75,7 @@ class _Backward:
         carry, at = entering, group.length
         for p, piece in reversed(list(enumerate(group.pieces))):
             at -= piece.length
-            u = [
-                None if g is None else self._part(g, group, at, piece.length).reshape(y.shape)
-                for g, y in zip(self.u, piece.ys, strict=True)
-            ]
+            u = [None if g is None else self._part(g, group, at, piece.length) for g in self.u]
             carry = self._through(index, p, piece, u, carry)
             sizes.append([None if c is None else _size(c, n * B) for c in carry])
         self.sizes[index] = sizes[::-1]
@@ -89,7 +86,7 @@ class _Backward:
         carry: Gradients = entering
         alive = _above(carry, [None] * len(carry))
         for p, piece in reversed(list(enumerate(group.pieces))):
-            carry = self._through(index, p, piece, [None] * len(piece.ys), carry)
+            carry = self._through(index, p, piece, [None] * len(self.u), carry)
             # (Where nothing entered, nothing leaves: zeros become NaN where a state is.)
             alive = alive & _above(carry, self.sizes[index][p])
             if not bool(alive.any()):
@@ -102,6 +99,9 @@ class _Backward:
         self, index: int, p: int, piece: Piece, u: Gradients, carry: Gradients
     ) -> Gradients:
         """The gradients at a piece's start; those of its xs and of what is the engine's add up."""
+        checkpointed = piece.again is not None
+        if piece.again is not None:
+            piece = piece.again()
         outputs, given = [], []
         for t, g in zip([*piece.ys, *piece.last], [*u, *carry], strict=True):
             if g is not None and t.requires_grad:
@@ -113,7 +113,11 @@ class _Backward:
         first = [s for s in piece.first if s.requires_grad]
         found = list(
             torch.autograd.grad(
-                outputs, [*first, *xs, *self.own], given, retain_graph=True, allow_unused=True
+                outputs,
+                [*first, *xs, *self.own],
+                given,
+                retain_graph=not checkpointed,
+                allow_unused=True,
             )
         )
         at_first, of_xs = found[: len(first)], found[len(first) : len(first) + len(xs)]
@@ -174,22 +178,24 @@ class _Backward:
         for start, current in zip(group.starts, group.current, strict=True):
             part = u[start + at : start + at + length]
             rows.append(part if current else torch.zeros_like(part))
-        return rows[0] if len(rows) == 1 else torch.stack(rows, 1)
+        return rows[0] if len(rows) == 1 else torch.stack(rows, 1).flatten(1, 2)
 
     def _gradients_of_xs(self) -> Gradients:
         found: Gradients = []
         for i, wanted in enumerate(self.wants_xs):
-            reached = any(g[i] is not None for pieces in self.of_xs for g in pieces)
-            if not wanted or not reached:
+            reached = next(
+                (g[i] for pieces in self.of_xs for g in pieces if g[i] is not None), None
+            )
+            if not wanted or reached is None:
                 found.append(None)
                 continue
-            whole = []
+            whole, B = [], self.tape.B
             for g, place in self.tape.order:
-                B = self.tape.B
                 for p, piece in enumerate(self.tape.groups[g].pieces):
                     grad = self.of_xs[g][p][i]
-                    x = piece.xs[i]
-                    grad = torch.zeros_like(x) if grad is None else grad
+                    if grad is None:
+                        size = piece.length, len(self.tape.groups[g].starts) * B, *reached.shape[2:]
+                        grad = reached.new_zeros(size)
                     whole.append(grad[:, place * B : (place + 1) * B])
             found.append(torch.cat(whole))
         return found

@@ -18,11 +18,13 @@ class Engine(ABC):
 
     Attributes:
         tensors: what it computes with beside its arguments, as far as gradients flow there.
+        constants: as far as none do, and it is known.
         call: what a call costs beside its steps, in steps of few samples; 0 for a loop.
         rows_for_twice: the samples with which a step takes twice as long as with (almost) none.
     """
 
     tensors: Sequence[Tensor] = ()
+    constants: Sequence[Tensor] = ()
     call = 0
     rows_for_twice: float = 1.0
 
@@ -30,9 +32,9 @@ class Engine(ABC):
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
         """ys and the state after the last step; xs (C, n, ...), state (n, ...), C at least 1."""
 
-    @abstractmethod
     def in_dtype(self, dtype: torch.dtype) -> Walk:
         """The same without gradients, in float32 or float64, for arguments of that dtype."""
+        raise NotImplementedError("an engine for windows that are looked for says how")
 
     def converted(self, dtype: torch.dtype) -> "Engine | None":
         """The same with tensors of another dtype; None where gradients are not guessed."""

@@ -3,12 +3,14 @@
 T steps, B samples, K windows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from bppsa_lightning._context import autocast_as_now
 from bppsa_lightning.windows.cut import Cut, Leaves, in_time, side_by_side
 from bppsa_lightning.windows.engine import Engine
 from bppsa_lightning.windows.levels import Levels
@@ -17,16 +19,19 @@ from bppsa_lightning.windows.report import Report
 
 @dataclass
 class Piece:
-    """Some steps of some windows, from leaf to results: what their gradients need."""
+    """Some steps of some windows, from leaf to results: what their gradients need.
 
+    Attributes:
+        length: steps.
+        again: walks a piece that was checkpointed, and keeps no xs, once more.
+    """
+
+    length: int
     xs: list[Tensor]
     first: list[Tensor]
     ys: list[Tensor]
     last: list[Tensor]
-
-    @property
-    def length(self) -> int:
-        return int(self.xs[0].shape[0])
+    again: Callable[[], "Piece"] | None = None
 
 
 @dataclass
@@ -74,25 +79,66 @@ class _Walker:
     """Walks segments of one sequence, and keeps what their gradients need if it is told to."""
 
     def __init__(
-        self, engine: Engine, xs: Leaves, cut: Cut, keep: bool, wants_xs: Sequence[bool]
-    ) -> None:
-        self.engine, self.xs, self.cut = engine, xs, cut
-        self.keep, self.wants_xs = keep, wants_xs
+        self, engine: Engine, xs: Leaves, warm: int, keep: bool, wants_xs: Sequence[bool],
+        checkpoint: int,
+    ) -> None:  # fmt: skip
+        self.engine, self.xs, self.warm = engine, xs, warm
+        self.keep, self.wants_xs, self.checkpoint = keep, wants_xs, checkpoint
+        self.casts = autocast_as_now(xs[0].device.type)
 
     def __call__(self, starts: Sequence[int], length: int, state: Leaves) -> Group:
         """Segments from their states, (n * B, ...) each."""
-        parts = [side_by_side(x, starts, length) for x in self.xs]
+        checkpointed = self.keep and self.checkpoint > 0
+        parts = [] if checkpointed else self._parts(starts, length)
         pieces, at = [], 0
-        for steps in _pieces(length, self.cut.warm, self.engine) if self.keep else [length]:
-            xs = [x[at : at + steps] for x in parts]
-            if self.keep:
-                state = [_leaf(s, True) for s in state]
-                xs = [_leaf(x, wants) for x, wants in zip(xs, self.wants_xs, strict=True)]
-            # (A step may change its state in place; a leaf may not be.)
-            ys, after = self.engine(xs, [s.clone() for s in state] if self.keep else state)
-            pieces.append(Piece(xs, list(state), ys, after))
-            state, at = after, at + steps
+        for steps in self._pieces(length):
+            if checkpointed:
+                piece = self._checkpoint([start + at for start in starts], steps, list(state))
+            else:
+                walk = self._walk if self.keep else self._pass
+                piece = walk([x[at : at + steps] for x in parts], list(state))
+            pieces.append(piece)
+            state, at = piece.last, at + steps
         return Group(list(starts), length, pieces, [True] * len(starts))
+
+    def _pieces(self, length: int) -> list[int]:
+        """The steps of each piece of a segment, in the order of time."""
+        if not self.keep:
+            return [length]
+        pieces = _followed(length, self.warm, self.engine)
+        if not self.checkpoint:
+            return pieces
+        parts = [(steps, -(-steps // self.checkpoint)) for steps in pieces]
+        return [steps // n + (i < steps % n) for steps, n in parts for i in range(n)]
+
+    def _parts(self, starts: Sequence[int], length: int) -> list[Tensor]:
+        return [side_by_side(x, starts, length) for x in self.xs]
+
+    def _pass(self, xs: list[Tensor], state: list[Tensor]) -> Piece:
+        """Keeps nothing."""
+        return Piece(len(xs[0]), xs, state, *self.engine(xs, state))
+
+    def _walk(self, xs: list[Tensor], state: list[Tensor]) -> Piece:
+        """Keeps all that gradients need."""
+        state = [_leaf(s, True) for s in state]
+        xs = [_leaf(x, wants) for x, wants in zip(xs, self.wants_xs, strict=True)]
+        # (A step may change its state in place; a leaf may not be.)
+        return Piece(len(xs[0]), xs, state, *self.engine(xs, [s.clone() for s in state]))
+
+    def _checkpoint(self, starts: list[int], steps: int, state: list[Tensor]) -> Piece:
+        """Keeps the first states."""
+        with torch.no_grad():
+            piece = self._pass(self._parts(starts, steps), [s.clone() for s in state])
+            forget_casts()
+        piece.xs, piece.first = [], state
+        # (A view of more than the state would keep that, too.)
+        piece.last = [s.clone() for s in piece.last]
+        piece.again = partial(self._again, starts, steps, state)
+        return piece
+
+    def _again(self, starts: list[int], steps: int, state: list[Tensor]) -> Piece:
+        with torch.enable_grad(), self.casts():
+            return self._walk(self._parts(starts, steps), state)
 
 
 def forward(
@@ -104,14 +150,17 @@ def forward(
     report: Report,
     keep: bool,
     wants_xs: Sequence[bool] = (),
+    checkpoint: int = 0,
 ) -> Tape:
     """The walk of xs, (T, B, ...) each, from state, (B, ...) each.
 
     Args:
         keep: whether a backward will follow.
         wants_xs: of each of xs, whether its gradient is wanted.
+        checkpoint: steps, of which a backward keeps only the state before them, and walks them
+            again; 0 if it keeps all.
     """
-    walk = _Walker(engine, xs, cut, keep, wants_xs)
+    walk = _Walker(engine, xs, cut.warm, keep, wants_xs, checkpoint)
     B, K, starts = xs[0].shape[1], cut.windows, list(cut.starts)
     report.windows, report.warm = K, cut.warm
     groups: list[Group] = []
@@ -157,10 +206,21 @@ def forward(
     return _tape(engine, groups, ([(0, 0)] if cut.head else []) + owner, B)
 
 
+def in_one(
+    engine: Engine, xs: Leaves, state: Leaves, wants_xs: Sequence[bool], checkpoint: int
+) -> Tape:
+    """As `forward`, without windows."""
+    walk = _Walker(engine, xs, len(xs[0]), True, wants_xs, checkpoint)
+    return _tape(engine, [walk([0], len(xs[0]), state)], [(0, 0)], xs[0].shape[1])
+
+
 def _tape(engine: Engine, groups: list[Group], order: list[tuple[int, int]], B: int) -> Tape:
     end, place = groups[order[-1][0]], order[-1][1]
     last = [s[place].contiguous() for s in end.last]
-    return Tape(engine, groups, order, _joined(groups, order, B), last, B)
+    tape = Tape(engine, groups, order, _joined(groups, order), last, B)
+    for piece in (piece for group in groups for piece in group.pieces if piece.again):
+        piece.ys = []
+    return tape
 
 
 def _first_states(engine: Engine, xs: Leaves, state: Leaves, cut: Cut) -> list[Tensor]:
@@ -223,16 +283,14 @@ def _replace(groups: list[Group], owner: tuple[int, int]) -> None:
     groups[group].current[place] = False
 
 
-def _joined(groups: list[Group], order: Sequence[tuple[int, int]], B: int) -> list[Tensor]:
+def _joined(groups: list[Group], order: Sequence[tuple[int, int]]) -> list[Tensor]:
     """ys, (T, B, ...) each, of all segments."""
-    whole: list[list[Tensor]] = []
-    for group in groups:
-        n = len(group.starts)
-        each = zip(*(piece.ys for piece in group.pieces), strict=True)
-        joined = (torch.cat([y.detach() for y in ys]) for ys in each)
-        whole.append([in_time(y, n) for y in joined])
-    count = len(whole[0])
-    return [torch.cat([whole[g][i][place] for g, place in order]) for i in range(count)]
+    each = [
+        [[in_time(y.detach(), len(group.starts)) for y in piece.ys] for piece in group.pieces]
+        for group in groups
+    ]
+    count = len(groups[0].pieces[0].ys)
+    return [torch.cat([ys[i][place] for g, place in order for ys in each[g]]) for i in range(count)]
 
 
 def _leaf(t: Tensor, wanted: bool) -> Tensor:
@@ -240,11 +298,8 @@ def _leaf(t: Tensor, wanted: bool) -> Tensor:
     return t.requires_grad_() if wanted and (t.is_floating_point() or t.is_complex()) else t
 
 
-def _pieces(length: int, warm: int, engine: Engine) -> list[int]:
-    """The steps of each piece of a segment, in the order of time.
-
-    A gradient that enters at the end is followed piece by piece until it is gone.
-    """
+def _followed(length: int, warm: int, engine: Engine) -> list[int]:
+    """The steps of pieces by which gradients that enter at the end are followed until they end."""
     if length <= 2 * warm:
         return [length]
     if engine.call:

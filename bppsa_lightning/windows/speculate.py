@@ -11,26 +11,29 @@ from bppsa_lightning.windows import in_place
 from bppsa_lightning.windows.backward import backward
 from bppsa_lightning.windows.cut import Cut, Leaves
 from bppsa_lightning.windows.engine import Engine
-from bppsa_lightning.windows.forward import forward
+from bppsa_lightning.windows.forward import Tape, forward, in_one
 from bppsa_lightning.windows.levels import Levels
 from bppsa_lightning.windows.report import Report
 
 
 def speculate(
-    engine: Engine, xs: Leaves, state: Leaves, cut: Cut, levels: Levels, report: Report
-) -> tuple[list[Tensor], list[Tensor]]:
+    engine: Engine, xs: Leaves, state: Leaves, cut: Cut, levels: Levels, report: Report,
+    checkpoint: int = 0,
+) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
     """What ``engine(xs, state)`` returns, by the windows of `cut`.
 
     Args:
         xs: (T, B, ...) each. state: (B, ...) each; new windows begin at zeros of its shapes.
         levels: what counts as met.
         report: what happened is written there: in the forward, and in the backward.
+        checkpoint: steps of which only the state before them is kept, and which the backward walks
+            again; 0 to keep all. (A sequence that is walked where it lies is not checkpointed.)
 
     Returns:
         ys, (T, B, ...) each, and the last state. Differentiable once.
     """
     inputs = (*xs, *state, *engine.tensors)
-    kept = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+    kept = differentiated(engine, xs, state)
     sequence = engine.in_place(
         [x.detach() for x in xs], [s.detach() for s in state],
         [t.detach() for t in engine.tensors], kept,
@@ -41,7 +44,7 @@ def speculate(
     if not kept:
         tape = forward(engine, xs, state, cut, levels, report, keep=False)
         return list(tape.ys), list(tape.last)
-    call = _Call(engine, len(xs), len(state), cut, levels, report)
+    call = _Call(engine, len(xs), len(state), cut, levels, report, checkpoint)
     if sequence is not None:
         outputs = _InPlaceSpeculation.apply(call, sequence, *inputs)
     else:
@@ -49,15 +52,42 @@ def speculate(
     return list(outputs[: call.ys]), list(outputs[call.ys :])
 
 
+def checkpointed(
+    engine: Engine, xs: Leaves, state: Leaves, checkpoint: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """What ``engine(xs, state)`` returns, walked as it is, with checkpoints as in `speculate`."""
+    whole = Cut(len(xs[0]), windows=1, span=len(xs[0]), warm=0)
+    call = _Call(engine, len(xs), len(state), whole, Levels((), ()), Report(), checkpoint)
+    outputs = _Speculation.apply(call, *xs, *state, *engine.tensors)
+    return list(outputs[: call.ys]), list(outputs[call.ys :])
+
+
+def differentiated(engine: Engine, xs: Leaves, state: Leaves) -> bool:
+    """Whether a backward may follow a call."""
+    tensors = (*xs, *state, *engine.tensors)
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
 class _Call:
     """The arguments of one call that are no tensors; `ys`, how many outputs come before states."""
 
     def __init__(
-        self, engine: Engine, xs: int, states: int, cut: Cut, levels: Levels, report: Report
-    ) -> None:
+        self, engine: Engine, xs: int, states: int, cut: Cut, levels: Levels, report: Report,
+        checkpoint: int,
+    ) -> None:  # fmt: skip
         self.engine, self.xs, self.states = engine, xs, states
         self.cut, self.levels, self.report = cut, levels, report
-        self.ys = 0
+        self.checkpoint, self.ys = checkpoint, 0
+
+    def walk(self, xs: Leaves, states: Leaves, wants_xs: Sequence[bool]) -> Tape:
+        """For a backward."""
+        engine = self.engine.with_own_tensors()
+        if self.cut.windows == 1:
+            return in_one(engine, xs, states, wants_xs, self.checkpoint)
+        return forward(
+            engine, xs, states, self.cut, self.levels, self.report, keep=True, wants_xs=wants_xs,
+            checkpoint=self.checkpoint,
+        )  # fmt: skip
 
     def parts(self, tensors: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         """xs, states and the engine's own, of what was given to `apply`, or of its gradients."""
@@ -73,11 +103,11 @@ class _Speculation(torch.autograd.Function):
         ctx.call = call
         ctx.set_materialize_grads(False)
         with torch.enable_grad():
-            engine = call.engine.with_own_tensors()
-            tape = forward(
-                engine, [x.detach() for x in xs], [s.detach() for s in states], call.cut,
-                call.levels, call.report, keep=True, wants_xs=call.parts(wanted)[0],
-            )  # fmt: skip
+            tape = call.walk(
+                [x.detach() for x in xs], [s.detach() for s in states], call.parts(wanted)[0]
+            )
+        if call.checkpoint:  # what is walked again must be what was walked
+            ctx.save_for_backward(*tensors, *call.engine.constants)
         ctx.tape = tape
         call.ys = len(tape.ys)
         outputs = (*tape.ys, *tape.last)
@@ -95,6 +125,7 @@ class _Speculation(torch.autograd.Function):
                 "Trying to backward through the graph of a recurrence a second time: specify "
                 "retain_graph=True in the first backward"
             )
+        _ = ctx.saved_tensors  # raises if one was changed
         wanted = call.parts(ctx.needs_input_grad[1:])
         grad_ys, grad_last = gradients[: call.ys], gradients[call.ys :]
         found = backward(tape, list(grad_ys), list(grad_last), wanted, call.report)

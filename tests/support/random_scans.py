@@ -71,6 +71,8 @@ class RandomScan:
             "blind": r.choice(draw.BLIND), "inputs": r.choice(draw.INPUTS),
             "calls": 2 if r.random() < 0.25 else 1,
         }  # fmt: skip
+        # (Not drawn by `r`: seeds have remained the cases that they were.)
+        self.options["checkpoint"] = random.Random(f"checkpoint {seed}").random() < 0.25
         # Given to `scan` as it is, or in a step.
         self.options["bare"] = name in _TORCH and r.random() < 0.3
         cell = Stepped(_TORCH[name], I, H) if name in _TORCH else CELLS[name](I, H)
@@ -149,6 +151,7 @@ class RandomScan:
 
     def _scan(self, cell, init, xs, reset, algorithm=None):
         how = {"algorithm": algorithm or self.algorithm, "reverse": self.options["reverse"]}
+        how["checkpoint"] = self.options["checkpoint"] and algorithm is None
         if not self.options["bare"]:
             return bl.scan(cell, init, xs, reset=reset, **how)
         carry, y = bl.scan(cell.cell, init if len(init) == 2 else init[0], xs, reset=reset, **how)

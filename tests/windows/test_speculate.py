@@ -13,8 +13,9 @@ from bppsa_lightning.windows import Cut, Memory, Report, look, speculate
 class InWindows:
     """A walk in windows that is cut as told, whatever a look would say; the last call's report."""
 
-    def __init__(self, windows, warm, level=None):
+    def __init__(self, windows, warm, level=None, checkpoint=0):
         self.windows, self.warm, self.level = windows, warm, level
+        self.checkpoint = checkpoint
         self.report = Report()
 
     def __call__(self, step, init, xs):
@@ -29,7 +30,7 @@ class InWindows:
             rounding = tuple(torch.full_like(r, self.level) for r in levels.rounding)
             levels = levels._replace(rounding=rounding, sizes=(1e-30,) * len(rounding))
         self.report = Report()
-        ys, last = speculate(engine, inputs, state, cut, levels, self.report)
+        ys, last = speculate(engine, inputs, state, cut, levels, self.report, self.checkpoint)
         return pytree.tree_unflatten(last, trees[0]), pytree.tree_unflatten(ys, engine.y_tree)
 
 
@@ -107,11 +108,11 @@ FOOLS = {
 
 @pytest.mark.parametrize("fool", FOOLS.values(), ids=FOOLS)
 @pytest.mark.parametrize("windows, warm", [(8, 16), (40, 1), (2, 300)])
-@pytest.mark.parametrize("B", [1, 3])
-def test_whatever_the_recurrence_results_are_the_walk_s(fool, windows, warm, B):
+@pytest.mark.parametrize("B, checkpoint", [(1, 0), (3, 0), (3, 7)])
+def test_whatever_the_recurrence_results_are_the_walk_s(fool, windows, warm, B, checkpoint):
     function, draw = fool
     torch.manual_seed(0)
-    step, walk = Step(function), InWindows(windows, warm)
+    step, walk = Step(function), InWindows(windows, warm, checkpoint=checkpoint)
     init, xs = leaves(torch.randn(B, 3)), leaves(draw(700, B))
     found = run(walk, step, init, xs)
     walked = run(loop, step, *leaves((init, xs)))
