@@ -4,14 +4,16 @@ Letters as in ops/recurrent.py.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bppsa_lightning import ops
+from bppsa_lightning import ops, planner
 from bppsa_lightning._cells import CELLS
 from bppsa_lightning.recurrent.in_place import KernelsInPlace
+from bppsa_lightning.windows import LEAST_WARM, choose_cut
 from bppsa_lightning.windows.cut import Leaves
 from bppsa_lightning.windows.engine import Engine, Walk
 
@@ -24,17 +26,33 @@ class LayerEngine(Engine):
         weights: w_ih, w_hh, and b_ih, b_hh, w_hr, or None.
     """
 
-    # Samples that a step takes twice as long with, by (1, T) against (8 or 16, T) samples on a
-    # Xeon: few for small states; more where most of a step is reading W_hh.
+    # Less than what two measurements of a size differ by is no gain.
+    gain = 1.25
+    # Seconds of a call on a CPU; where nothing was measured, steps.
+    _CALL_SECONDS, _CALL_STEPS = 25e-6, 30
+    # Samples that a step takes twice as long with, where nothing was measured: few for small
+    # states; more where most of a step is reading W_hh.
     _LEAST_ROWS, _UNITS_A_ROW = 1.3, 100
-    call = 30
 
     def __init__(self, cell: str, weights: Sequence[Tensor | None]) -> None:
         self.cell, self.weights = cell, [*weights, *[None] * (5 - len(weights))]
         self.tensors = [w for w in weights if w is not None]
         assert weights[0] is not None
-        H = weights[0].shape[0] // CELLS[cell].gates
-        self.rows_for_twice = max(self._LEAST_ROWS, H / self._UNITS_A_ROW)
+        self.H, self.I = weights[0].shape[0] // CELLS[cell].gates, weights[0].shape[1]
+        self.measured = weights[0].is_cpu
+        self.call = self._CALL_SECONDS if self.measured else self._CALL_STEPS
+        self.rows_for_twice = max(self._LEAST_ROWS, self.H / self._UNITS_A_ROW)
+
+    def cost(self, rows: int) -> float:
+        if self.measured:
+            return planner.step_seconds(self.cell, self.H, self.I, rows)
+        return super().cost(rows)
+
+    @classmethod
+    def may_pay(cls, cell: str, H: int, I: int, T: int) -> bool:
+        """Whether windows of one sequence may, on a CPU, if it forgets as fast as any."""
+        cost = partial(planner.step_seconds, cell, H, I)
+        return choose_cut(T, 1, LEAST_WARM, cost, cls._CALL_SECONDS, cls.gain) is not None
 
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
         h0, c0 = (*state, None)[:2]
@@ -58,6 +76,10 @@ class LayerEngine(Engine):
 
     def with_own_tensors(self) -> "LayerEngine":
         return type(self)(self.cell, [_own(w) for w in self.weights])
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> "LayerEngine":
+        each = iter(tensors)
+        return type(self)(self.cell, [None if w is None else next(each) for w in self.weights])
 
     def in_dtype(self, dtype: torch.dtype) -> Walk:
         return torch.no_grad()(self._converted(dtype).__call__)

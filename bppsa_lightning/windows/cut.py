@@ -3,7 +3,7 @@
 T steps, B samples, K windows of C steps each, w steps of warm-up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -44,26 +44,37 @@ class Cut(NamedTuple):
 
 
 def choose_cut(
-    T: int, B: int, warm: int, rows_for_twice: float, call: int = 0, gain: float = 1.0
+    T: int,
+    B: int,
+    warm: int,
+    cost: Callable[[int], float],
+    call: float = 0.0,
+    gain: float = 1.0,
 ) -> Cut | None:
     """The cut that is estimated to take the least time; None where it does not gain enough.
 
     Args:
         warm: w.
-        rows_for_twice: the samples with which a step takes twice as long as a step costs at least.
-        call: what a call costs beside its steps, in steps of few samples.
+        cost: of a step of so many samples.
+        call: what a call costs beside its steps, in the same unit.
         gain: how many times as fast as the walk it must be.
     """
-    best, least = None, (call + T * (1 + B / rows_for_twice)) / gain
-    most = T // max(warm, 1)
-    ideal = (T * rows_for_twice / (max(warm, 1) * max(B, 1))) ** 0.5
-    for K in range(max(2, int(0.7 * min(ideal, most))), min(most, int(1.3 * ideal) + 2) + 1):
+    best, least = None, (call + T * cost(B)) / gain
+    for K in _numbers(T // max(warm, 1)):
         cut = Cut(T, K, T // K, warm)
-        seconds = cut.head * (1 + B / rows_for_twice) + call * (5 if cut.head else 3)
-        seconds += (cut.warm + cut.span) * (1 + K * B / rows_for_twice)
-        if seconds < least:
-            best, least = cut, seconds
+        taken = cut.head * cost(B) + call * (5 if cut.head else 3)
+        taken += (cut.warm + cut.span) * cost(K * B)
+        if taken < least:
+            best, least = cut, taken
     return best
+
+
+def _numbers(most: int) -> Iterator[int]:
+    """Of windows: few, then multiples of four, which kernels like, further and further apart."""
+    K = 2
+    while most >= K:
+        yield K
+        K += 2 if K < 8 else 4 * max(1, K // 64)
 
 
 def side_by_side(x: Tensor, starts: Sequence[int], length: int) -> Tensor:

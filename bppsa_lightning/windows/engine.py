@@ -18,13 +18,19 @@ class Engine(ABC):
 
     Attributes:
         tensors: what it computes with beside its arguments, as far as gradients flow there.
-        call: what a call costs beside its steps, in steps of few samples; 0 for a loop.
+        call: what a call costs beside its steps, in the unit of `cost`; 0 for a loop.
         rows_for_twice: the samples with which a step takes twice as long as with (almost) none.
+        gain: how many times as fast as the walk windows must be estimated to be; less is noise.
     """
 
     tensors: Sequence[Tensor] = ()
-    call = 0
+    call = 0.0
     rows_for_twice: float = 1.0
+    gain = 1.5
+
+    def cost(self, rows: int) -> float:
+        """What a step of so many samples costs, in any unit."""
+        return 1 + rows / self.rows_for_twice
 
     @abstractmethod
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
@@ -40,6 +46,10 @@ class Engine(ABC):
 
     def with_own_tensors(self) -> "Engine":
         """Itself over leaves of its own, on which nobody's hooks lie; itself if it cannot."""
+        return self
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> "Engine":
+        """Itself over these in the place of its own; itself if it cannot."""
         return self
 
     def in_place(

@@ -100,27 +100,6 @@ def rounding_of(single: Leaves, double: Leaves, dtype: torch.dtype) -> tuple[Ten
     return tuple(found)
 
 
-def gradients_met(levels: Levels, guessed: Leaves, true: Leaves) -> list[bool] | None:
-    """Of n gradients, whether a guess is what it should be as far as rounding goes.
-
-    Args:
-        guessed, true: (n, ...) each, of all parts of a state.
-
-    Returns:
-        None if one of them is not finite.
-    """
-    met: Tensor | None = None
-    for a, b in zip(guessed, true, strict=True):
-        if not b.numel():
-            continue
-        near = ((a - b).abs() <= levels.least_gradients(b)).flatten(1).all(1)
-        met = near if met is None else met & near
-    verdicts: list[bool] = [] if met is None else met.tolist()
-    if not all(verdicts) and not all(bool(t.isfinite().all()) for t in (*guessed, *true)):
-        return None
-    return verdicts
-
-
 def rounding_of_gradients(single: Leaves, double: Leaves) -> float:
     """How far gradients in float32 are from those in float64, (n, ...) each, in roundings."""
     found = 1.0
