@@ -3,6 +3,7 @@
 T steps, B samples, K windows of C steps each, w steps of warm-up.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -57,9 +58,9 @@ def choose_cut(
         warm: w.
         cost: of a step of so many samples.
         call: what a call costs beside its steps, in the same unit.
-        gain: how many times as fast as the walk it must be.
+        gain: how many times as fast as the walk it must be; 0 for any that fits.
     """
-    best, least = None, (call + T * cost(B)) / gain
+    best, least = None, (call + T * cost(B)) / gain if gain else math.inf
     for K in _numbers(T // max(warm, 1)):
         cut = Cut(T, K, T // K, warm)
         taken = cut.head * cost(B) + call * (5 if cut.head else 3)

@@ -91,7 +91,7 @@ class Memory:
         """By the engine's costs; asked again, the same."""
         key = T, B, warm, asked, type(engine), torch.get_num_threads()
         if self._chosen[0] != key:
-            gain = 1.0 if asked else engine.gain
+            gain = 0.0 if asked else engine.gain
             self._chosen = key, choose_cut(T, B, warm, engine.cost, engine.call, gain)
         return self._chosen[1]
 
