@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bppsa_lightning import ops
+from bppsa_lightning import ops, planner
 from bppsa_lightning._cells import CELLS
 from bppsa_lightning.recurrent.in_place import KernelsInPlace
+from bppsa_lightning.recurrent.one_piece import in_one_piece
 from bppsa_lightning.windows.cut import Leaves
 from bppsa_lightning.windows.engine import Engine, Walk
 
@@ -26,8 +27,10 @@ class LayerEngine(Engine):
 
     # Samples that a step takes twice as long with, by (1, T) against (8 or 16, T) samples on a
     # Xeon: few for small states; more where most of a step is reading W_hh.
+    # On a GPU by what was measured there.
     _LEAST_ROWS, _UNITS_A_ROW = 1.3, 100
-    call = 30
+    _PYTORCHS = False
+    call: float = 30
 
     def __init__(self, cell: str, weights: Sequence[Tensor | None]) -> None:
         self.cell, self.weights = cell, [*weights, *[None] * (5 - len(weights))]
@@ -35,6 +38,9 @@ class LayerEngine(Engine):
         assert weights[0] is not None
         H = weights[0].shape[0] // CELLS[cell].gates
         self.rows_for_twice = max(self._LEAST_ROWS, H / self._UNITS_A_ROW)
+        if weights[0].is_cuda:
+            costs = planner.costs_of_windows(cell, H, weights[0].device, self._PYTORCHS)
+            self.call, self.rows_for_twice = costs
 
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
         h0, c0 = (*state, None)[:2]
@@ -74,6 +80,7 @@ class PytorchEngine(LayerEngine):
     """PyTorch's kernels, for the same."""
 
     _LEAST_ROWS, _UNITS_A_ROW = 8, 30  # a step takes some calls of operators
+    _PYTORCHS = True
 
     def in_place(self, *arguments: Any) -> None:
         """Its kernels take contiguous tensors."""
@@ -81,7 +88,23 @@ class PytorchEngine(LayerEngine):
     def converted(self, dtype: torch.dtype) -> None:
         """So gradients are not guessed."""
 
+    def with_own_tensors(self) -> "PytorchEngine":
+        weights = [None if w is None else w.detach() for w in self.weights]
+        own = type(self)(self.cell, in_one_piece(self.cell, weights))
+        for w, theirs in zip(own.tensors, self.tensors, strict=True):
+            w.requires_grad_(theirs.requires_grad)
+        return own
+
+    def _converted(self, dtype: torch.dtype) -> "PytorchEngine":
+        weights = super()._converted(dtype).weights
+        return type(self)(self.cell, in_one_piece(self.cell, weights))
+
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
+        # As our kernels, in the dtype of what is given.
+        with torch.autocast(xs[0].device.type, enabled=False):
+            return self._call(xs, state)
+
+    def _call(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
         weights = [w for w in self.weights if w is not None]
         has_biases, first = self.weights[2] is not None, [s.unsqueeze(0) for s in state]
         options = has_biases, 1, 0.0, torch.is_grad_enabled(), False, False

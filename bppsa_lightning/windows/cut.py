@@ -44,7 +44,7 @@ class Cut(NamedTuple):
 
 
 def choose_cut(
-    T: int, B: int, warm: int, rows_for_twice: float, call: int = 0, gain: float = 1.0
+    T: int, B: int, warm: int, rows_for_twice: float, call: float = 0, gain: float = 1.0
 ) -> Cut | None:
     """The cut that is estimated to take the least time; None where it does not gain enough.
 

@@ -23,7 +23,7 @@ class Engine(ABC):
     """
 
     tensors: Sequence[Tensor] = ()
-    call = 0
+    call: float = 0
     rows_for_twice: float = 1.0
 
     @abstractmethod

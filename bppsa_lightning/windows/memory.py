@@ -55,7 +55,7 @@ class Memory:
         self._learn(self.report)
         self.calls += 1
         T, B = xs[0].shape[:2]
-        if self._rest > 0:
+        if self._rest > 0 and self._knows(state):
             self._rest -= 1
         else:
             self._look(engine, xs, state)
@@ -69,6 +69,11 @@ class Memory:
         self.reason = None
         self.report = Report()
         return cut._replace(back=max(self.warm, self.back))
+
+    def _knows(self, state: Leaves) -> bool:
+        """Whether it has looked at states of this dtype, on this device."""
+        seen = () if self.levels is None else self.levels.rounding
+        return [(r.dtype, r.device) for r in seen] == [(s.dtype, s.device) for s in state]
 
     def _look(self, engine: Engine, xs: Leaves, state: Leaves) -> None:
         T = xs[0].shape[0]
