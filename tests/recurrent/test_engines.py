@@ -100,7 +100,7 @@ def test_cudnn_is_given_weights_in_one_piece(options, cudnn):
 @each_cell
 @pytest.mark.parametrize("H", [8, 20, 64])
 def test_a_gpu_walks_more_windows_than_a_cpu(cell, H, monkeypatch):
-    """A step of a few samples more takes hardly longer there; a call takes as long as many steps."""
+    """A few samples more hardly cost a step there; a call costs as much as many steps."""
     cpu = LayerEngine(cell, [*CELLS[cell](1, H).parameters()])
     gpus.claim(monkeypatch)
     with FakeTensorMode():
