@@ -31,6 +31,7 @@ class LayerEngine(Engine):
     _LEAST_ROWS, _UNITS_A_ROW = 1.3, 100
     _PYTORCHS = False
     call: float = 30
+    changes_state = False
 
     def __init__(self, cell: str, weights: Sequence[Tensor | None]) -> None:
         self.cell, self.weights = cell, [*weights, *[None] * (5 - len(weights))]

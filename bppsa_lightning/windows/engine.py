@@ -20,11 +20,13 @@ class Engine(ABC):
         tensors: what it computes with beside its arguments, as far as gradients flow there.
         call: what a call costs beside its steps, in steps of few samples; 0 for a loop.
         rows_for_twice: the samples with which a step takes twice as long as with (almost) none.
+        changes_state: whether it may change the state that it is given, in place.
     """
 
     tensors: Sequence[Tensor] = ()
     call: float = 0
     rows_for_twice: float = 1.0
+    changes_state = True
 
     @abstractmethod
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:

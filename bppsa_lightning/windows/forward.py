@@ -89,8 +89,8 @@ class _Walker:
             if self.keep:
                 state = [_leaf(s, True) for s in state]
                 xs = [_leaf(x, wants) for x, wants in zip(xs, self.wants_xs, strict=True)]
-            # (A step may change its state in place; a leaf may not be.)
-            ys, after = self.engine(xs, [s.clone() for s in state] if self.keep else state)
+            copied = self.keep and self.engine.changes_state  # which a leaf must not be
+            ys, after = self.engine(xs, [s.clone() for s in state] if copied else state)
             pieces.append(Piece(xs, list(state), ys, after))
             state, at = after, at + steps
         return Group(list(starts), length, pieces, [True] * len(starts))
