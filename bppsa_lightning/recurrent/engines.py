@@ -13,6 +13,7 @@ from torch import Tensor
 from bppsa_lightning import ops, planner
 from bppsa_lightning._cells import CELLS
 from bppsa_lightning.recurrent.in_place import KernelsInPlace
+from bppsa_lightning.recurrent.one_piece import in_one_piece
 from bppsa_lightning.windows import LEAST_WARM, choose_cut
 from bppsa_lightning.windows.cut import Leaves
 from bppsa_lightning.windows.engine import Engine, Walk
@@ -28,25 +29,25 @@ class LayerEngine(Engine):
 
     # Less than what two measurements of a size differ by is no gain.
     gain = 1.25
-    # Seconds of a call on a CPU; where nothing was measured, steps.
-    _CALL_SECONDS, _CALL_STEPS = 25e-6, 30
-    # Samples that a step takes twice as long with, where nothing was measured: few for small
-    # states; more where most of a step is reading W_hh.
-    _LEAST_ROWS, _UNITS_A_ROW = 1.3, 100
+    # Seconds of a call on a CPU; elsewhere calls and steps cost as a GPU's table has them.
+    _CALL_SECONDS = 25e-6
+    _PYTORCHS = False
+    changes_state = False
 
     def __init__(self, cell: str, weights: Sequence[Tensor | None]) -> None:
         self.cell, self.weights = cell, [*weights, *[None] * (5 - len(weights))]
         self.tensors = [w for w in weights if w is not None]
         assert weights[0] is not None
         self.H, self.I = weights[0].shape[0] // CELLS[cell].gates, weights[0].shape[1]
-        self.measured = weights[0].is_cpu
-        self.call = self._CALL_SECONDS if self.measured else self._CALL_STEPS
-        self.rows_for_twice = max(self._LEAST_ROWS, self.H / self._UNITS_A_ROW)
+        self._on_gpu, self.call = weights[0].is_cuda, self._CALL_SECONDS
+        if self._on_gpu:
+            costs = planner.costs_of_windows(cell, self.H, weights[0].device, self._PYTORCHS)
+            self.call, self.rows_for_twice = costs
 
     def cost(self, rows: int) -> float:
-        if self.measured:
-            return planner.step_seconds(self.cell, self.H, self.I, rows)
-        return super().cost(rows)
+        if self._on_gpu:
+            return super().cost(rows)
+        return planner.step_seconds(self.cell, self.H, self.I, rows)
 
     @classmethod
     def may_pay(cls, cell: str, H: int, I: int, T: int) -> bool:
@@ -95,7 +96,7 @@ class LayerEngine(Engine):
 class PytorchEngine(LayerEngine):
     """PyTorch's kernels, for the same."""
 
-    _LEAST_ROWS, _UNITS_A_ROW = 8, 30  # a step takes some calls of operators
+    _PYTORCHS = True
 
     def in_place(self, *arguments: Any) -> None:
         """Its kernels take contiguous tensors."""
@@ -103,7 +104,23 @@ class PytorchEngine(LayerEngine):
     def converted(self, dtype: torch.dtype) -> None:
         """So gradients are not guessed."""
 
+    def with_own_tensors(self) -> "PytorchEngine":
+        weights = [None if w is None else w.detach() for w in self.weights]
+        own = type(self)(self.cell, in_one_piece(self.cell, weights))
+        for w, theirs in zip(own.tensors, self.tensors, strict=True):
+            w.requires_grad_(theirs.requires_grad)
+        return own
+
+    def _converted(self, dtype: torch.dtype) -> "PytorchEngine":
+        weights = super()._converted(dtype).weights
+        return type(self)(self.cell, in_one_piece(self.cell, weights))
+
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
+        # As our kernels, in the dtype of what is given.
+        with torch.autocast(xs[0].device.type, enabled=False):
+            return self._call(xs, state)
+
+    def _call(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
         weights = [w for w in self.weights if w is not None]
         has_biases, first = self.weights[2] is not None, [s.unsqueeze(0) for s in state]
         options = has_biases, 1, 0.0, torch.is_grad_enabled(), False, False

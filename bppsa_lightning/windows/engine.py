@@ -21,12 +21,14 @@ class Engine(ABC):
         call: what a call costs beside its steps, in the unit of `cost`; 0 for a loop.
         rows_for_twice: the samples with which a step takes twice as long as with (almost) none.
         gain: how many times as fast as the walk windows must be estimated to be; less is noise.
+        changes_state: whether it may change the state that it is given, in place.
     """
 
     tensors: Sequence[Tensor] = ()
-    call = 0.0
+    call: float = 0.0
     rows_for_twice: float = 1.0
     gain = 1.5
+    changes_state = True
 
     def cost(self, rows: int) -> float:
         """What a step of so many samples costs, in any unit."""

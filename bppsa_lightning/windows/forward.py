@@ -12,6 +12,7 @@ from torch import Tensor
 from bppsa_lightning.windows.cut import Cut, Leaves, in_time, side_by_side
 from bppsa_lightning.windows.engine import Engine
 from bppsa_lightning.windows.levels import Levels
+from bppsa_lightning.windows.order import Place, joined
 from bppsa_lightning.windows.report import Report
 
 
@@ -64,7 +65,7 @@ class Tape:
 
     engine: Engine
     groups: list[Group]
-    order: list[tuple[int, int]]
+    order: list[Place]
     ys: list[Tensor]
     last: list[Tensor]
     B: int
@@ -88,8 +89,8 @@ class _Walker:
             if self.keep:
                 state = [_leaf(s, True) for s in state]
                 xs = [_leaf(x, wants) for x, wants in zip(xs, self.wants_xs, strict=True)]
-            # (A step may change its state in place; a leaf may not be.)
-            ys, after = self.engine(xs, [s.clone() for s in state] if self.keep else state)
+            copied = self.keep and self.engine.changes_state  # which a leaf must not be
+            ys, after = self.engine(xs, [s.clone() for s in state] if copied else state)
             pieces.append(Piece(xs, list(state), ys, after))
             state, at = after, at + steps
         return Group(list(starts), length, pieces, [True] * len(starts))
@@ -122,9 +123,11 @@ def forward(
     first = _first_states(engine, xs, state, cut)
     groups.append(walk(starts, cut.span, [s.flatten(0, 1) for s in first]))
     owner = [(len(groups) - 1, k) for k in range(K)]  # of each window: its group, its place there
-    first, last = [s.clone() for s in first], [s.clone() for s in groups[-1].last]
-    missed = _missed(levels, first, last, range(1, K))
+    last = groups[-1].last
+    missed = _missed(levels, [s[1:] for s in first], [s[:-1] for s in last], range(1, K))
     report.missed = len(missed)
+    if missed:  # they change below
+        first, last = [s.clone() for s in first], [s.clone() for s in last]
     whole = K  # windows from here on are walked as one
     while missed:
         if not _sound(groups, owner, missed):
@@ -135,8 +138,7 @@ def forward(
             whole = missed[0]
             break
         report.passes += 1
-        again = [[s[k - 1] for k in missed] for s in last]
-        begun = [torch.stack(s) for s in again]
+        begun = _some(last, [k - 1 for k in missed])
         group = walk([starts[k] for k in missed], cut.span, [s.flatten(0, 1) for s in begun])
         groups.append(group)
         for place, k in enumerate(missed):
@@ -146,7 +148,11 @@ def forward(
                 s[k] = new[place]
             for s, new in zip(last, group.last, strict=True):
                 s[k] = new[place]
-        missed = _missed(levels, first, last, sorted({k + 1 for k in missed} - {K}))
+        behind = sorted({k + 1 for k in missed} - {K})
+        if not behind:
+            break
+        begun, true = _some(first, behind), _some(last, [k - 1 for k in behind])
+        missed = _missed(levels, begun, true, behind)
     if whole < K:
         report.walked_from = whole
         start = [s[whole - 1].contiguous() for s in last]
@@ -157,10 +163,15 @@ def forward(
     return _tape(engine, groups, ([(0, 0)] if cut.head else []) + owner, B)
 
 
-def _tape(engine: Engine, groups: list[Group], order: list[tuple[int, int]], B: int) -> Tape:
+def _tape(engine: Engine, groups: list[Group], order: list[Place], B: int) -> Tape:
     end, place = groups[order[-1][0]], order[-1][1]
     last = [s[place].contiguous() for s in end.last]
-    return Tape(engine, groups, order, _joined(groups, order, B), last, B)
+    each = range(len(groups[0].pieces[0].ys))
+    ys = [
+        joined(order, [[piece.ys[i].detach() for piece in g.pieces] for g in groups], B)
+        for i in each
+    ]
+    return Tape(engine, groups, order, ys, last, B)
 
 
 def _first_states(engine: Engine, xs: Leaves, state: Leaves, cut: Cut) -> list[Tensor]:
@@ -183,13 +194,14 @@ def forget_casts() -> None:
         torch.clear_autocast_cache()
 
 
-def _missed(levels: Levels, first: Leaves, last: Leaves, windows: Sequence[int]) -> list[int]:
+def _some(states: Leaves, windows: Sequence[int]) -> list[Tensor]:
+    """Of states (K, B, ...) those of some windows, without an index that the host would send."""
+    return [torch.stack([s[k] for k in windows]) for s in states]
+
+
+def _missed(levels: Levels, begun: Leaves, true: Leaves, windows: Sequence[int]) -> list[int]:
     """Those of some windows that did not begin where the one before ended."""
-    if not windows:
-        return []
-    guessed = [s[list(windows)] for s in first]
-    true = [s[[k - 1 for k in windows]] for s in last]
-    met = levels.met(guessed, true).tolist()
+    met = levels.met(begun, true).tolist()
     return [k for k, good in zip(windows, met, strict=True) if not good]
 
 
@@ -205,34 +217,21 @@ def _is_hopeless(missed: Sequence[int], K: int) -> bool:
     return longest > 2 and 2 * longest >= K - missed[0]
 
 
-def _sound(groups: list[Group], owner: list[tuple[int, int]], missed: Sequence[int]) -> bool:
+def _sound(groups: list[Group], owner: list[Place], missed: Sequence[int]) -> bool:
     """Whether what is replaced is finite: else its zero gradients would become NaN."""
+    finite = []
     for k in missed:
         group, place = owner[k]
         n = len(groups[group].starts)
-        results = [s[place] for s in groups[group].last]
+        finite += [s[place].isfinite().all() for s in groups[group].last]
         for piece in groups[group].pieces:
-            results += [in_time(y.detach(), n)[place] for y in piece.ys]
-        if not all(bool(t.isfinite().all()) for t in results):
-            return False
-    return True
+            finite += [in_time(y.detach(), n)[place].isfinite().all() for y in piece.ys]
+    return bool(torch.stack(finite).all())
 
 
-def _replace(groups: list[Group], owner: tuple[int, int]) -> None:
+def _replace(groups: list[Group], owner: Place) -> None:
     group, place = owner
     groups[group].current[place] = False
-
-
-def _joined(groups: list[Group], order: Sequence[tuple[int, int]], B: int) -> list[Tensor]:
-    """ys, (T, B, ...) each, of all segments."""
-    whole: list[list[Tensor]] = []
-    for group in groups:
-        n = len(group.starts)
-        each = zip(*(piece.ys for piece in group.pieces), strict=True)
-        joined = (torch.cat([y.detach() for y in ys]) for ys in each)
-        whole.append([in_time(y, n) for y in joined])
-    count = len(whole[0])
-    return [torch.cat([whole[g][i][place] for g, place in order]) for i in range(count)]
 
 
 def _leaf(t: Tensor, wanted: bool) -> Tensor:
@@ -247,6 +246,8 @@ def _pieces(length: int, warm: int, engine: Engine) -> list[int]:
     """
     if length <= 2 * warm:
         return [length]
+    if engine.call > 2 * warm * engine.cost(1):
+        return [length - 2 * warm, 2 * warm]
     if engine.call:
         return [length - 2 * warm, warm, warm]
     steps, left, size = [warm], length - warm, warm

@@ -63,7 +63,7 @@ class Memory:
         if self._choose(engine, T, B, least, asked) is None:
             self.reason = f"{T} steps are too few for windows"
             return None
-        if self._rest > 0:
+        if self._rest > 0 and self._knows(state):
             self._rest -= 1
         else:
             self._look(engine, xs, state)
@@ -89,11 +89,16 @@ class Memory:
 
     def _choose(self, engine: Engine, T: int, B: int, warm: int, asked: bool) -> Cut | None:
         """By the engine's costs; asked again, the same."""
-        key = T, B, warm, asked, type(engine), torch.get_num_threads()
+        key = T, B, warm, asked, type(engine), engine.call, torch.get_num_threads()
         if self._chosen[0] != key:
             gain = 0.0 if asked else engine.gain
             self._chosen = key, choose_cut(T, B, warm, engine.cost, engine.call, gain)
         return self._chosen[1]
+
+    def _knows(self, state: Leaves) -> bool:
+        """Whether it has looked at states of this dtype, on this device."""
+        seen = () if self.levels is None else self.levels.rounding
+        return [(r.dtype, r.device) for r in seen] == [(s.dtype, s.device) for s in state]
 
     def _look(self, engine: Engine, xs: Leaves, state: Leaves) -> None:
         T = xs[0].shape[0]

@@ -67,7 +67,7 @@ def test_after_an_overflow_the_walk_says_what_is_infinite(case, monkeypatch):
 
     def overflowing(*arguments):
         entered, left, met = right(*arguments)
-        left[0][2] = float("inf")
+        left[0][-1] = float("inf")
         return entered, left, [*met[:-1], False]
 
     monkeypatch.setattr(KernelsInPlace, "pull_windows", overflowing)
