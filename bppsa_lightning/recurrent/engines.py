@@ -29,6 +29,8 @@ class LayerEngine(Engine):
 
     # Less than what two measurements of a size differ by is no gain.
     gain = 1.25
+    # Windows lie further apart in memory than samples, which no table knows: few are better.
+    near = 1.15
     # Seconds of a call on a CPU; elsewhere calls and steps cost as a GPU's table has them.
     _CALL_SECONDS = 25e-6
     _PYTORCHS = False

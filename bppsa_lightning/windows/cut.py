@@ -51,6 +51,7 @@ def choose_cut(
     cost: Callable[[int], float],
     call: float = 0.0,
     gain: float = 1.0,
+    near: float = 1.0,
 ) -> Cut | None:
     """The cut that is estimated to take the least time; None where it does not gain enough.
 
@@ -59,15 +60,20 @@ def choose_cut(
         cost: of a step of so many samples.
         call: what a call costs beside its steps, in the same unit.
         gain: how many times as fast as the walk it must be; 0 for any that fits.
+        near: of the least time, what is as good: then the fewest windows are chosen.
     """
-    best, least = None, (call + T * cost(B)) / gain if gain else math.inf
-    for K in _numbers(T // max(warm, 1)):
-        cut = Cut(T, K, T // K, warm)
-        taken = cut.head * cost(B) + call * (5 if cut.head else 3)
-        taken += (cut.warm + cut.span) * cost(K * B)
-        if taken < least:
-            best, least = cut, taken
-    return best
+    most = (call + T * cost(B)) / gain if gain else math.inf
+    cuts = [Cut(T, K, T // K, warm) for K in _numbers(T // max(warm, 1))]
+    times = [
+        cut.head * cost(B)
+        + call * (5 if cut.head else 3)
+        + (cut.warm + cut.span) * cost(cut.windows * B)
+        for cut in cuts
+    ]
+    least = min(times, default=math.inf)
+    if not least < most:
+        return None
+    return next(c for c, t in zip(cuts, times, strict=True) if t <= near * least and t < most)
 
 
 def _numbers(most: int) -> Iterator[int]:

@@ -21,6 +21,7 @@ class Engine(ABC):
         call: what a call costs beside its steps, in the unit of `cost`; 0 for a loop.
         rows_for_twice: the samples with which a step takes twice as long as with (almost) none.
         gain: how many times as fast as the walk windows must be estimated to be; less is noise.
+        near: of the least estimated time, what is taken for as good.
         changes_state: whether it may change the state that it is given, in place.
     """
 
@@ -28,6 +29,7 @@ class Engine(ABC):
     call: float = 0.0
     rows_for_twice: float = 1.0
     gain = 1.5
+    near = 1.0
     changes_state = True
 
     def cost(self, rows: int) -> float:

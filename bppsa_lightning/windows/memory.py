@@ -24,6 +24,9 @@ _FIRST_REST, _LONGEST_REST = 8, 512
 # A look may take this part of the steps: beyond, warm-ups would not pay either.
 _PART_OF_STEPS = 8
 
+# Cuts of the last sizes are kept: choosing one takes as long as some thousand short steps.
+_MOST_CHOSEN = 64
+
 # No recurrence is thought to forget in fewer steps: where these do not pay, nobody looks.
 LEAST_WARM = 32
 
@@ -46,7 +49,7 @@ class Memory:
         self.reason: str | None = None
         self.report: Report | None = None
         self.calls = self.windowed = 0
-        self._chosen: tuple[tuple[object, ...], Cut | None] = (), None
+        self._chosen: dict[tuple[object, ...], Cut | None] = {}
         self._rest = 0  # calls until the next look
         self._next_rest = _FIRST_REST
 
@@ -90,10 +93,12 @@ class Memory:
     def _choose(self, engine: Engine, T: int, B: int, warm: int, asked: bool) -> Cut | None:
         """By the engine's costs; asked again, the same."""
         key = T, B, warm, asked, type(engine), engine.call, torch.get_num_threads()
-        if self._chosen[0] != key:
+        if key not in self._chosen:
+            if len(self._chosen) >= _MOST_CHOSEN:
+                self._chosen.clear()
             gain = 0.0 if asked else engine.gain
-            self._chosen = key, choose_cut(T, B, warm, engine.cost, engine.call, gain)
-        return self._chosen[1]
+            self._chosen[key] = choose_cut(T, B, warm, engine.cost, engine.call, gain, engine.near)
+        return self._chosen[key]
 
     def _knows(self, state: Leaves) -> bool:
         """Whether it has looked at states of this dtype, on this device."""

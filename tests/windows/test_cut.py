@@ -52,6 +52,15 @@ def test_the_cheapest_cut_is_chosen():
     assert (cut.windows, cut.span) == (16, 256)
 
 
+def test_of_cuts_that_are_about_as_good_the_one_with_the_fewest_windows_is_chosen():
+    cost = lambda n: 16 + n  # noqa: E731
+    taken = lambda cut: (cut.span + cut.warm) * cost(cut.windows) + cut.head * cost(1)  # noqa: E731
+    best, few = choose_cut(4096, 1, 1, cost), choose_cut(4096, 1, 1, cost, near=1.15)
+    assert best.windows > 200
+    assert few.windows < 80
+    assert taken(best) < taken(few) <= 1.15 * taken(best)
+
+
 @pytest.mark.parametrize("B", [1, 3])
 @pytest.mark.parametrize("starts", [(0, 7, 14), (2, 4, 6), (5,), (0, 1, 9), (12, 3)])
 def test_parts_side_by_side(B, starts):
