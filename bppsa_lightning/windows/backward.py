@@ -220,7 +220,7 @@ def _above(carry: Gradients, sizes: Sequence[Tensor | None]) -> Tensor:
         low = torch.full_like(c, torch.finfo(c.dtype).tiny)
         if size is not None:
             low = torch.maximum(low, torch.finfo(c.dtype).eps * size)
-        rows = ~(c.abs() <= low).flatten(1).all(1)  # also where it is NaN
+        rows = ~(c.abs() <= low).unsqueeze(-1).flatten(1).all(1)  # also where it is NaN
         found = rows if found is None else found | rows
     return torch.zeros(1, dtype=torch.bool) if found is None else found
 
