@@ -18,6 +18,7 @@ from bppsa_lightning._trees import Settles, stand_in
 from bppsa_lightning.attach import attach_chains, check_algorithm
 from bppsa_lightning.chain import LEARNED, Chain, learn, learned
 from bppsa_lightning.explain import explain, summary
+from bppsa_lightning.steps import Scans
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -41,12 +42,14 @@ class _AttachDuringFit(Settles, Strategy):
         self.explanation = ""
         self._attached_here: list[Replacement] = []
         self._learned: dict[str, Any] = {}
+        self._steps = Scans()
 
     def _attach(self) -> None:
         model = self.lightning_module
         assert model is not None
         self.chains, self._attached_here = attach_chains(model, self.algorithm, keep=True)
         learn(self.chains, self._learned)
+        self._steps.begin(model)
         rank_zero_info(summary(model))
 
     @override
@@ -61,7 +64,7 @@ class _AttachDuringFit(Settles, Strategy):
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """As the base method, with what windows have learned, where there are any."""
-        states = learned(self.chains)
+        states = learned(self.chains) | self._steps.state_dict()
         checkpoint = checkpoint | {LEARNED: states} if states else checkpoint
         super().save_checkpoint(checkpoint, *args, **kwargs)
 
@@ -70,6 +73,7 @@ class _AttachDuringFit(Settles, Strategy):
         checkpoint = super().load_checkpoint(*args, **kwargs)
         self._learned = checkpoint.get(LEARNED, {})
         learn(self.chains, self._learned)
+        self._steps.load_state_dict(self._learned)
         return checkpoint
 
     @override
@@ -83,6 +87,7 @@ class _AttachDuringFit(Settles, Strategy):
         for replacement in self._attached_here:
             replacement.detach()
         self.chains, self._attached_here, self._learned = [], [], {}
+        self._steps.end()
         super().teardown()
 
     @staticmethod

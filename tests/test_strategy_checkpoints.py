@@ -1,4 +1,11 @@
-"""Checkpoints: resumed under either strategy, with nothing of this package in them."""
+"""Checkpoints: resumed under either strategy, with nothing of this package but
+what windows have learned in them."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import lightning.pytorch as pl
 import pytest
@@ -6,6 +13,7 @@ import torch
 from lightning.pytorch.callbacks import (
     ModelCheckpoint,
 )
+from support import resumed_scan
 from support.helpers import (
     Classifier,
     assert_close,
@@ -16,6 +24,7 @@ from support.helpers import (
     trainer,
     weights,
 )
+from support.resumed_scan import Remembers
 from support.strategy_models import STOCK
 from torch import nn
 
@@ -78,28 +87,57 @@ class Recalls(pl.LightningModule):
         return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), 2)
 
 
+def train(model, way, epochs, **more):
+    """A fresh training with windows; returns its weights, and what became of it in words."""
+    torch.manual_seed(0)
+    model, callbacks = model(), more.pop("callbacks", [])
+    attached = bl.BPPSAStrategy("speculative"), []
+    if way == "callback":
+        attached = "auto", [bl.Attach("speculative")]
+    fitted = trainer(
+        attached[0], max_epochs=epochs, callbacks=callbacks + attached[1],
+        enable_checkpointing=bool(callbacks),
+    )  # fmt: skip
+    fitted.fit(model, **more)
+    owner = fitted.strategy if way == "strategy" else attached[1][0]
+    return weights(model), owner.explanation
+
+
+@pytest.mark.parametrize("model", [Recalls, Remembers])
 @pytest.mark.parametrize("way", ["strategy", "callback"])
-def test_a_resumed_training_with_windows_has_the_same_bits(way, tmp_path):
+def test_a_resumed_training_with_windows_has_the_same_bits(way, model, tmp_path):
     """What windows have learned is in the checkpoint: else a new look would decide otherwise."""
-
-    def train(epochs, **more):
-        torch.manual_seed(0)
-        model, callbacks = Recalls(), more.pop("callbacks", [])
-        attached = bl.BPPSAStrategy("speculative"), []
-        if way == "callback":
-            attached = "auto", [bl.Attach("speculative")]
-        fitted = trainer(
-            attached[0], max_epochs=epochs, callbacks=callbacks + attached[1],
-            enable_checkpointing=bool(callbacks),
-        )  # fmt: skip
-        fitted.fit(model, **more)
-        owner = fitted.strategy if way == "strategy" else attached[1][0]
-        assert " windows of " in owner.explanation
-        return weights(model)
-
-    uninterrupted = train(3)
+    uninterrupted, explanation = train(model, way, 3)
+    assert " windows of " in explanation
     save = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
-    train(1, callbacks=[save])
-    path = tmp_path / "epoch=0.ckpt"
-    torch.load(path, weights_only=True)
-    assert_identical(train(3, ckpt_path=path), uninterrupted)
+    train(model, way, 2, callbacks=[save])
+    path = tmp_path / "epoch=1.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    assert_identical(train(model, way, 3, ckpt_path=path)[0], uninterrupted)
+    if model is Remembers:  # (windows of Recalls, walked where they lie, may have the same bits)
+        held = checkpoint if way == "strategy" else checkpoint["callbacks"]
+        del held["bppsa_lightning" if way == "strategy" else "Attach"]
+        torch.save(checkpoint, path)
+        forgetful, _ = train(model, way, 3, ckpt_path=path)
+        assert not all(torch.equal(forgetful[name], w) for name, w in uninterrupted.items())
+
+
+@pytest.mark.slow
+def test_a_training_with_scans_that_is_killed_goes_on_in_another_process(tmp_path):
+    script = Path(resumed_scan.__file__)
+
+    def run(name, *arguments, status=0):
+        folder = tmp_path / name
+        command = [sys.executable, str(script), str(folder), *map(str, arguments)]
+        folder.mkdir()
+        ran = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
+        assert ran.returncode == status
+        return folder
+
+    whole = run("whole", 3)
+    killed = run("killed", "killed", status=-signal.SIGKILL) / "epoch=1.ckpt"
+    learned = torch.load(killed, weights_only=True)["bppsa_lightning"]
+    assert [name.split(" ")[0] for name in learned] == ["bl.scan(leaky", "bl.scan(Remembers.step"]
+    resumed = run("resumed", 3, killed)
+    found, wanted = (torch.load(f / "weights.pt", weights_only=True) for f in (resumed, whole))
+    assert_identical(found, wanted)

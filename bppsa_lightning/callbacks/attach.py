@@ -13,6 +13,7 @@ from bppsa_lightning._trees import stand_in
 from bppsa_lightning.attach import attach_chains, check_algorithm
 from bppsa_lightning.chain import Chain, learn, learned
 from bppsa_lightning.explain import explain, summary
+from bppsa_lightning.steps import Scans
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -48,23 +49,26 @@ class Attach(Callback):
         self.explanation = ""
         self._attached_here: list[Replacement] = []
         self._learned: dict[str, Any] = {}
+        self._steps = Scans()
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # Not in `setup`: here the strategy has wrapped, sharded and converted what it wants to.
         self.chains, self._attached_here = attach_chains(pl_module, self.algorithm, keep=True)
         learn(self.chains, self._learned)
+        self._steps.begin(pl_module)
         rank_zero_info(summary(pl_module))
 
     @override
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint: what windows have learned, where there are any."""
-        return learned(self.chains)
+        return learned(self.chains) | self._steps.state_dict()
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._learned = state_dict
         learn(self.chains, state_dict)
+        self._steps.load_state_dict(state_dict)
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -83,3 +87,4 @@ class Attach(Callback):
         for replacement in self._attached_here:
             replacement.detach()
         self.chains, self._attached_here = [], []
+        self._steps.end()

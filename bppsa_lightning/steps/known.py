@@ -1,9 +1,9 @@
 """What is known of a step from earlier scans: kept as long as the parameters that it reads."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from types import FunctionType
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary, WeakTensorKeyDictionary
@@ -14,18 +14,39 @@ from bppsa_lightning.windows import Cut, Memory
 from bppsa_lightning.windows.cut import Leaves
 
 
+class _Owner(NamedTuple):
+    """Of a method, by its id."""
+
+    id: int
+
+
+_Constants = tuple[Any, ...]
+
+
 class Known:
     """One step, over tensors of some shapes.
 
     Attributes:
         name: of the step, for people.
+        made_with: the numbers that it was made with. shapes: of a sample's state and inputs; both
+            in words that are the same in each process.
+        device: of the state.
         sizes: (T, B) of the last scan.
         memory: of its recurrence.
         cut: of the last scan; None if it was a loop. why: it was one.
     """
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, constants: _Constants, state: Leaves, xs: Leaves) -> None:
+        while isinstance(step, partial):
+            step = step.func
         self.name = getattr(step, "__qualname__", type(step).__name__)
+        self.made_with = _in_words(constants)
+        self.shapes = " ".join(
+            f"{str(t.dtype)[6:]}{list(t.shape[start:])}"
+            for leaves, start in ((state, 1), (xs, 2))
+            for t in leaves
+        )
+        self.device = state[0].device
         self.sizes = 0, 0
         self.memory = Memory()
         self.cut: Cut | None = None
@@ -43,6 +64,9 @@ class Known:
         self.cut, self.why = cut, why
 
 
+# Told of each scan before it is walked, and of the first parameter that its step reads, if any.
+observers: list[Callable[[Known, Tensor | None], None]] = []
+
 # By the first parameter that is read; of steps that read none, by their own code.
 _by_tensor: Any = WeakTensorKeyDictionary()
 _by_code: Any = WeakIdKeyDictionary()
@@ -53,18 +77,22 @@ def known_of(step: Step, tensors: Sequence[Tensor], state: Leaves, xs: Leaves) -
     inner = getattr(step, "__wrapped__", step)
     code, constants = _made_of(inner)
     leaves = [t for t in tensors if t.is_leaf]
-    place = _by_tensor if leaves else _by_code
-    each = place.setdefault(leaves[0] if leaves else code, {})
+    first = leaves[0] if leaves else None
+    each = _by_code.setdefault(code, {}) if first is None else _by_tensor.setdefault(first, {})
     key = (
         code, constants, step is inner, tuple((tuple(s.shape[1:]), s.dtype) for s in state),
         tuple((tuple(x.shape[2:]), x.dtype) for x in xs), state[0].device,
     )  # fmt: skip
-    known: Known = each.setdefault(key, Known(inner))
+    known: Known | None = each.get(key)
+    if known is None:
+        known = each[key] = Known(inner, constants, state, xs)
+    for observer in observers:
+        observer(known, first)
     known.sizes = xs[0].shape[0], xs[0].shape[1]
     return known
 
 
-def _made_of(step: Any) -> tuple[Any, tuple[Any, ...]]:
+def _made_of(step: Any) -> tuple[Any, _Constants]:
     """A step's code, which is the same object for each function that a line makes, and the numbers
     that it was made with: other ones are another recurrence.
     """
@@ -73,7 +101,7 @@ def _made_of(step: Any) -> tuple[Any, tuple[Any, ...]]:
         constants += _constants([*step.args, *step.keywords.values()])
         step = step.func
     owner = getattr(step, "__self__", None)  # of a method
-    constants += [] if owner is None else [id(owner)]
+    constants += [] if owner is None else [_Owner(id(owner))]
     cells = getattr(step, "__closure__", None) or ()
     constants += _constants([cell.cell_contents for cell in cells])
     constants += _constants(getattr(step, "__defaults__", None) or ())
@@ -88,6 +116,17 @@ def _constants(values: Iterable[Any]) -> list[Any]:
         elif isinstance(value, FunctionType):
             found += _made_of(value)
     return found
+
+
+def _in_words(constants: _Constants) -> str:
+    """What of them is the same in each process."""
+    words = []
+    for constant in constants:
+        if isinstance(constant, tuple) and not isinstance(constant, _Owner):
+            words.append(_in_words(constant))
+        elif not isinstance(constant, _Owner):
+            words.append(constant.co_name if isinstance(constant, CodeType) else repr(constant))
+    return " ".join(words)
 
 
 def scans_of(parameters: Iterable[Tensor]) -> list[Known]:

@@ -159,7 +159,7 @@ class _Backward:
         at_first = [next(found) if s.requires_grad else None for s in piece.first]
         of_xs = [next(found) if x.requires_grad else None for x in piece.xs]
         self.of_xs[index][p] = _sums(self.of_xs[index][p], of_xs)
-        self.of_own = _sums(self.of_own, list(found))
+        self.of_own = [_total(a, b) for a, b in zip(self.of_own, found, strict=True)]
         return at_first
 
     def _hand_on(
@@ -222,7 +222,9 @@ class _Backward:
         return [g if w else None for g, w in zip(at_start, self.wants_state, strict=True)]
 
     def _spread_own(self) -> Gradients:
-        each = iter(self.of_own)
+        each = (
+            None if g is None else g.to(t.dtype) for g, t in zip(self.of_own, self.own, strict=True)
+        )
         return [next(each) if wanted else None for wanted in self.wants_own]
 
 
@@ -273,3 +275,12 @@ def _sums(a: Gradients, b: Gradients) -> Gradients:
     pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
     added = iter(torch._foreach_add(*zip(*pairs, strict=True)) if pairs else ())
     return [y if x is None else x if y is None else next(added) for x, y in zip(a, b, strict=True)]
+
+
+def _total(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """In float64: each group in each pass adds to it, which may be a thousand times."""
+    if b is None:
+        return a
+    if a is not None:
+        return a.add_(b)
+    return b.to(torch.promote_types(b.dtype, torch.float64), copy=True)

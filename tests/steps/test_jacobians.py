@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from support.windows import assert_as_exact, far, leaves, loop, run
+from support.windows import ULP, assert_as_exact, far, leaves, loop, run
 from torch import nn
 
 import bppsa_lightning as bl
@@ -124,3 +124,24 @@ def test_twice_with_retain_graph():
     once = xs.grad.clone()
     ys.sum().backward()
     torch.testing.assert_close(xs.grad, 2 * once)
+
+
+def test_sums_over_many_rows_are_as_exact_as_the_loop_s():
+    """Of a weight's gradient, whose parts all have one sign."""
+    torch.manual_seed(0)
+    step = Leaky()
+    init, xs = leaves(torch.rand(5, 12)), leaves(torch.rand(5, 5).expand(4480, -1, -1))
+    found = run(scanned("chunked"), step, init, xs)
+    walk = run(loop, step, *leaves((init, xs)))
+    true = run(loop, copy.deepcopy(step).double(), *leaves((init, xs), torch.float64))
+    assert_as_exact(found, [walk], true, slack=ULP)
+
+
+class Leaky(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.of_x = nn.Linear(5, 12)
+
+    def forward(self, h, x):
+        h = 0.5 * h + self.of_x(x)
+        return h, h

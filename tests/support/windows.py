@@ -56,9 +56,10 @@ def far(found, true):
     """
     pairs = []
     for a, b in zip(found, true, strict=True):
-        apart, size = a.double() - b, b.abs().max().clamp(min=1e-30)
-        whole = apart.norm() / b.norm().clamp(min=1e-30)
-        pairs.append((float(apart.abs().max() / size), float(whole)))
+        size = b.abs().max().clamp(min=1e-30)
+        apart = (a.double() - b) / size
+        whole = apart.norm() / (b / size).norm().clamp(min=1)  # (squares of b may overflow)
+        pairs.append((float(apart.abs().max()), float(whole)))
     return pairs
 
 

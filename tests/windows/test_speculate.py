@@ -143,6 +143,21 @@ def test_a_window_that_missed_alone_is_repaired_alone():
     assert_as_exact(found, [run(loop, step, *leaves((init, xs)))], true)
 
 
+def test_sums_over_many_passes_are_as_exact_as_one():
+    """Windows of a step each, which no look chooses: each pass adds to a parameter's gradient."""
+    torch.manual_seed(0)
+    xs = torch.rand(199, 1, 3)
+    xs[::40] = 9.0  # forgets all: else so many windows would be walked as one
+    function = lambda w, h, x: torch.where(x > 5, 0.0, 0.9 * h) + w * x.tanh()  # noqa: E731
+    step, walk = Step(function, [0.9, 0.7, 0.5]), InWindows(199, 1)
+    init, xs = leaves(torch.randn(1, 3)), leaves(xs)
+    found = run(walk, step, init, xs)
+    assert walk.report.passes > 20 and walk.report.backward_passes > 20
+    walked = run(loop, step, *leaves((init, xs)))
+    true = run(loop, Step(function, [0.9, 0.7, 0.5]).double(), *leaves((init, xs), torch.float64))
+    assert_as_exact(found, [walked], true, slack=ULP)
+
+
 def test_what_was_replaced_makes_no_nan():
     """A guess that overflows, where the truth is zero: zero gradients times infinity."""
 
