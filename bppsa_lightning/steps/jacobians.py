@@ -21,7 +21,8 @@ from bppsa_lightning.steps.engine import StepEngine
 from bppsa_lightning.windows.cut import Leaves
 
 # The Jacobians that are held at a time; and the (time step, sample) in a call, which are the rows
-# of a product: in one of 20,000 float32 sums of like signs are wrong by 4e-6, in one of 4,096 by 8e-7.
+# of a product: in one of 20,000 float32 sums of like signs are wrong by 4e-6, in one of 4,096 by
+# 8e-7.
 _MOST_BYTES, _MOST_ROWS = 64 << 20, 4096
 
 # B * S * S.

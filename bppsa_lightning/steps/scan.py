@@ -59,7 +59,7 @@ def scan(
             y is the new h, and fused kernels compute all steps.
         init: the first carry.
         xs: a tree of tensors (T, B, ...), T >= 1.
-        algorithm: "linear" is the loop, "speculative" windows wherever any pay at all; "auto" takes
+        algorithm: "linear" is the loop, "speculative" windows wherever any fit; "auto" takes
             them if they are estimated to be 1.5 times as fast. "chunked" and "blelloch": the loop
             forwards, and a scan of the step's Jacobians for its gradients, whatever it remembers;
             so does "auto" where windows do not pay and the state is small.
@@ -68,7 +68,7 @@ def scan(
 
     Returns:
         The last carry, and ys, a tree of tensors (T, B, ...), or None. Differentiable as often as
-        the step is where the loop was walked, else once.
+        the step is; once where a scan of its Jacobians gives the gradients.
 
     Raises:
         TypeError, ValueError: an argument is not as documented, or the step returned something
