@@ -23,7 +23,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments import recording
-from experiments.paper.quotes import cpu, front_page, gpu, newton, pruned, sparse, training
+from experiments.paper.quotes import (
+    cpu,
+    front_page,
+    gpu,
+    loops,
+    newton,
+    pruned,
+    sparse,
+    training,
+)
 
 ROOT = Path(__file__).parents[1]
 MARKED = re.compile(r"(<!-- numbers: (\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
@@ -36,6 +45,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     **sparse.BLOCKS,
     **front_page.BLOCKS,
     **newton.BLOCKS,
+    **loops.BLOCKS,
 }
 
 

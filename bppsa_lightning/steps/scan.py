@@ -53,8 +53,10 @@ def scan(
             A function, an nn.Module or what torch.compile makes of them (whose Python is walked in
             windows, unless `torch._functorch.config.donated_buffer` is False). It may read
             parameters and other tensors; gradients flow there, too. It is called another number of
-            times than there are steps, so it must be a pure function: a step that is seen to mix
-            samples, to draw random numbers or to change tensors of its own is walked as a loop. An
+            times than there are steps, and with other numbers of samples, so it must be a pure
+            function: a step that is seen to mix samples, to draw random numbers, to change tensors
+            or variables of its own, to decide by numbers of its arguments or to read a tensor with
+            a row for each sample (which belongs into xs) is walked as a loop. An
             nn.RNNCell, nn.GRUCell or nn.LSTMCell may be given as it is: its carry is h, or (h, c),
             y is the new h, and fused kernels compute all steps.
         init: the first carry.

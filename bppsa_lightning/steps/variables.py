@@ -1,9 +1,9 @@
 """What a step holds in Python, where a call of it may leave something behind."""
 
-import copy
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from operator import is_
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 _CONTAINERS = (list, dict, deque)
+
+# A module's attributes in which no step keeps anything: hooks.
+_HOOKS = nn.Module().__dict__.keys() - {"_parameters", "_buffers"}
 
 
 class Variables:
@@ -22,7 +25,7 @@ class Variables:
 
     def __init__(self, step: Any) -> None:
         self._cells: list[tuple[CellType, Any]] = []
-        self._containers: list[tuple[Any, Any]] = []  # and a copy of each
+        self._containers: list[tuple[Any, list[Any]]] = []  # and what is in each
         self._seen: set[int] = set()
         self._visit(step)
 
@@ -43,12 +46,11 @@ class Variables:
             changed = changed or differs(old, cell.cell_contents)
             cell.cell_contents = old
         for container, before in self._containers:
-            old, new = _items(before), _items(container)
-            if len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True)):
+            now = _items(container)
+            if len(before) == len(now) and all(map(is_, before, now)):
                 continue
-            changed = changed or len(old) != len(new) or any(map(differs, old, new))
-            container.clear()
-            (container.update if isinstance(container, dict) else container.extend)(before)
+            changed = changed or len(before) != len(now) or any(map(differs, before, now))
+            _fill(container, before)
         return changed
 
     def _visit(self, value: Any) -> None:
@@ -68,20 +70,31 @@ class Variables:
                     self._visit(cell.cell_contents)
         elif isinstance(value, nn.Module):
             for module in value.modules():
-                if not any(map(is_lazy, module.parameters(recurse=False))):
+                if not any(p is not None and is_lazy(p) for p in module._parameters.values()):
                     self._attributes(module)
         elif isinstance(value, _CONTAINERS):
-            self._containers.append((value, copy.copy(value)))
+            self._containers.append((value, _items(value)))
         elif not isinstance(value, type | ModuleType | Tensor):
             self._attributes(value)
 
     def _attributes(self, owner: Any) -> None:
         attributes = getattr(owner, "__dict__", None)
         if isinstance(attributes, dict):
-            each = (attributes, *attributes.values())
-            self._containers += [(v, copy.copy(v)) for v in each if isinstance(v, _CONTAINERS)]
+            self._containers.append((attributes, _items(attributes)))
+            for name, value in attributes.items():
+                if isinstance(value, _CONTAINERS) and name not in _HOOKS:
+                    self._containers.append((value, _items(value)))
 
 
 def _items(container: Any) -> list[Any]:
-    keys = list(container)
-    return [*keys, *container.values()] if isinstance(container, dict) else keys
+    """Of a dict, its keys and then its values."""
+    return [*container, *container.values()] if isinstance(container, dict) else list(container)
+
+
+def _fill(container: Any, items: list[Any]) -> None:
+    container.clear()
+    if isinstance(container, dict):
+        keys, values = items[: len(items) // 2], items[len(items) // 2 :]
+        container.update(zip(keys, values, strict=True))
+    else:
+        container.extend(items)
