@@ -30,8 +30,10 @@ build: $(VENV)/.built
 develop: $(VENV)/.developed
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# Python compiles what it imports; most of what is installed never is.
+# Python compiles what it imports, and keeps that: most of what is installed never is. Tests start many
+# processes, and each would compile torch and Lightning again, 5 seconds of a core.
 export PIP_NO_COMPILE := 1
+unexport PYTHONDONTWRITEBYTECODE
 # What is fetched, installed and compiled, a line each; all the rest is in the log that an error shows.
 SHOWN := ^ *(Collecting|Downloading|Installing collected|-- bppsa_lightning:|\[[0-9]+/[0-9]+\]) ?
 SHOW = > >(tee $(VENV)/$(1).log | grep --line-buffered -E '$(SHOWN)' | sed -u 's/^\(.\{100\}\).*/\1/') 2>&1 \

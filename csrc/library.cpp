@@ -42,6 +42,17 @@ STABLE_TORCH_LIBRARY(bppsa, m) {
       "Tensor output, Tensor kept, Tensor x, Tensor? h0, Tensor? c0, Tensor w_ih, Tensor w_hh, "
       "Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, Tensor(a!)? grad_x, int wanted) "
       "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "recurrent_windows(str cell, Tensor x, Tensor? h0, Tensor? c0, Tensor w_ih, Tensor w_hh, "
+      "Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, Tensor(a!) output, Tensor(b!)? kept, int head, "
+      "int windows, int span, int warm, Tensor level_h, Tensor? level_c, float size_h, "
+      "float size_c) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "recurrent_windows_backward(str cell, Tensor? grad_output, Tensor? grad_h_n, "
+      "Tensor? grad_c_n, Tensor output, Tensor kept, Tensor x, Tensor? h0, Tensor? c0, "
+      "Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, Tensor(a!)? grad_x, "
+      "int wanted, int head, int windows, int span, int back, float roundings) -> "
+      "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
 
   m.def(
       "convolution_pattern(Tensor keep, int[] y, int[] x, int groups) -> "

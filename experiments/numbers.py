@@ -27,6 +27,7 @@ from experiments.paper.quotes import (
     cpu,
     front_page,
     gpu,
+    loops,
     newton,
     pruned,
     scan_memory,
@@ -46,6 +47,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     **front_page.BLOCKS,
     **newton.BLOCKS,
     **scan_memory.BLOCKS,
+    **loops.BLOCKS,
 }
 
 

@@ -35,6 +35,7 @@ SLOW = (
     "csrc/test_emulation.py",
     "csrc/test_emulation_jacobians.py",
     "csrc/test_emulation_recurrent.py",
+    "csrc/test_emulation_windows.py",
     "datasets/test_render.py",
     "datasets/test_resume_killed.py",
     "experiments/test_benchmark_recurrent.py",

@@ -1,36 +1,22 @@
 """Trainer(strategy="bppsa_ddp"): the training of two processes is that of Lightning's own "ddp"."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.plugins import DoublePrecision, TorchSyncBatchNorm
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+from support import forked
 from support.helpers import assert_close, trainer
 
 import bppsa_lightning as bl
-
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory):
     """What each of two processes had at the end of its trainings: {(training, rank): …}."""
     folder = tmp_path_factory.mktemp("ddp")
-    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    for name in ("MASTER_PORT", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"):
-        environment.pop(name, None)
-    run = subprocess.run(
-        [sys.executable, str(HERE / "support" / "ddp_training.py"), str(folder)],
-        cwd=HERE, env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-4000:]
+    forked.run(folder, forked.TESTS / "support" / "ddp_training.py", folder)
     return {
         tuple(path.stem.rsplit("_", 1)): torch.load(path, weights_only=True)
         for path in folder.glob("*.pt")

@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 from bppsa_lightning._cells import CELLS as _CELLS
-from bppsa_lightning.calibration import fit_cpu, pairs
+from bppsa_lightning.calibration import fit_cpu, pairs, steps
 from bppsa_lightning.calibration.fit_cpu import Point, Scanned, Size, point
 from bppsa_lightning.calibration.progress import Progress
 from bppsa_lightning.planner import Plan, hand_over, machine, tables
@@ -48,15 +48,20 @@ def calibrate_cpu(seconds: float, progress: bool) -> str:
         points = {size: found for node in run.nodes() for size, found in node}
         spread = {key: found for node in run.packed() for key, found in node}
         scans = list(run.scans())
+        by_samples = dict(run.steps())
     earlier = tables.read_user(this) or {}
-    others = [part for part in earlier.get("hand_over", ()) if part["threads"] != threads]
+    others = {
+        section: [part for part in earlier.get(section, ()) if part["threads"] != threads]
+        for section in ("hand_over", "steps")
+    }
     table = {
         "format": tables.FORMAT,
         "machine": dict(this),
         "measured": {"date": date.today().isoformat(), "threads": threads},
-        "hand_over": [*others, fit_cpu.hand_over(points, threads)],
+        "hand_over": [*others["hand_over"], fit_cpu.hand_over(points, threads)],
         "packed": fit_cpu.packed(spread),
         "scan": fit_cpu.scan(scans, threads),
+        "steps": [*others["steps"], fit_cpu.steps(by_samples, threads)],
     }
     old = [hand_over.pytorch_is_faster(NAMES[size.cell], *size[1:]) for size in points]
     path = tables.user_path(this)
@@ -132,6 +137,12 @@ class _Run:
         ours, stock = self.kept.measured(" ".join(map(str, size)) + kind, measure)
         return point(size.T, ours, stock), max(ours, stock)
 
+    def steps(self) -> Iterator[tuple[steps.Key, float]]:
+        """What a step takes, by how many samples it has."""
+        for cell in CELLS:
+            yield from steps.measured(cell, self.kept, self.each).items()
+            self.bar.update()
+
     def scans(self) -> Iterator[Scanned]:
         """Backward passes by each algorithm."""
         for cell in CELLS:
@@ -154,7 +165,7 @@ class _Run:
 
 
 def _bar(progress: bool, kept: Progress) -> Any:
-    nodes = len(CELLS) * (len(SIZES) * len(BATCHES) + len(PACKED_SIZES) * len(PACKED_BATCHES) + 1)
+    nodes = len(CELLS) * (len(SIZES) * len(BATCHES) + len(PACKED_SIZES) * len(PACKED_BATCHES) + 2)
     start = f"Going on after {kept.resumed} sizes" if kept.resumed else "Measuring recurrent layers"
     return tqdm(total=nodes, desc=start, unit="sizes", disable=not progress, leave=False)
 

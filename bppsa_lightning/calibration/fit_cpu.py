@@ -86,6 +86,17 @@ def least_steps(points: Iterable[Point]) -> int | None:
     return min(max(math.ceil(crossing), below.T + 1), above.T)
 
 
+def steps(seconds: Mapping[tuple[str, int, int], float], threads: int) -> dict[str, Any]:
+    """A part of the section "steps": of a whole grid of (cell, H, samples), seconds of a step."""
+    cells = sorted({cell for cell, _, _ in seconds})
+    sizes, samples = sorted({H for _, H, _ in seconds}), sorted({n for _, _, n in seconds})
+    rounded = {
+        cell: [[float(f"{seconds[cell, H, n]:.3g}") for n in samples] for H in sizes]
+        for cell in cells
+    }
+    return {"threads": threads, "H": sizes, "samples": samples, "seconds": rounded}
+
+
 class Scanned(NamedTuple):
     """A backward of a layer: its size, its plan, and the seconds that it took."""
 

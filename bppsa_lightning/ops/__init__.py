@@ -16,6 +16,7 @@ from bppsa_lightning.ops.recurrent_into import (
     recurrent_into,
     recurrent_room,
 )
+from bppsa_lightning.ops.recurrent_windows import recurrent_windows, recurrent_windows_backward
 from bppsa_lightning.ops.scan import reverse_scan
 from bppsa_lightning.ops.sparse import run_sparse_layer, sparse_conv2d, sparse_linear
 from bppsa_lightning.ops.sparse_pattern import SparsePattern
@@ -35,6 +36,8 @@ __all__ = [
     "recurrent_backward_into",
     "recurrent_into",
     "recurrent_room",
+    "recurrent_windows",
+    "recurrent_windows_backward",
     "request_of",
     "reverse_scan",
     "rnn",

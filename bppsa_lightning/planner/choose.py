@@ -72,6 +72,15 @@ def plan_on_cuda(request: Request, processors: int, clusters: bool, table: GpuTa
     return replace(cost_cuda.choose(size, request.algorithm), saved=saved(request))
 
 
+@keeps
+@lru_cache(maxsize=64)
+def costs_of_windows(cell: str, H: int, device: torch.device, stock: bool) -> tuple[float, float]:
+    """What windows of time cost a GPU's kernels, cuDNN's or ours: `choose_cut`'s `call` and
+    `rows_for_twice`."""
+    request, table = Request(cell, 1, 1, H, device), gpu_tables.nearest(device)
+    return cost_cuda.size_of(request, *gpu(device), table).costs_of_windows(stock)
+
+
 @lru_cache(maxsize=64)
 def gpu(device: torch.device) -> tuple[int, bool]:
     """Its multiprocessors, and whether blocks can share a cluster, and are built to.

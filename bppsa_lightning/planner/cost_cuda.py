@@ -147,6 +147,24 @@ class CudaLayerSize:
         share = (self.H - below) / (above - below) if above > below else 0.0
         return times[0] + share * (times[1] - times[0]) + products
 
+    def costs_of_windows(self, stock: bool) -> tuple[float, float]:
+        """What `choose_cut` (windows/cut.py) asks, of cuDNN's kernels if `stock`, else of ours.
+
+        Returns:
+            What a forward and its backward cost beside their steps, in steps of few samples; the
+            samples that a step takes twice as long with.
+        """
+        measured = self._fit["stock" if stock else "ours"]
+        H = next((h for h in sorted(map(int, measured)) if h >= self.H), max(map(int, measured)))
+        both = [measured[str(H)][part] for part in ("forward", "backward")]
+        least = [self.least(part) for part in ("forward", "backward")]
+        if stock:
+            least, both = [fit["least"] for fit in both], [fit["terms"] for fit in both]
+        step, sample = (sum(terms[i] for terms in both) for i in (1, 2))
+        # What was measured with one batch size shows nothing of what a sample adds.
+        rows = min(step / sample if sample else math.inf, self._side_by_side())
+        return sum(least) / step, float(rows)
+
     def _stock_at(self, fit: dict[str, Any]) -> float:
         seconds = sum(a * b for a, b in zip(walk_terms(self.T, self.B), fit["terms"], strict=True))
         return max(float(fit["least"]), seconds)

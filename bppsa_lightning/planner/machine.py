@@ -78,6 +78,16 @@ def _damage(table: Mapping[str, Any]) -> str | None:
                     return f"the sizes of {cell}"
         if not all(part["threads"] >= 1 for part in table["hand_over"]) or not table["hand_over"]:
             return "the numbers of threads"
+        for part in table["steps"]:
+            for cell, rows in part["seconds"].items():
+                if [len(row) for row in rows] != [len(part["samples"])] * len(part["H"]):
+                    return f"the seconds of steps of {cell}"
+                if not all(seconds > 0 for row in rows for seconds in row):
+                    return f"the seconds of steps of {cell}"
+            if min(len(part["samples"]), len(part["H"])) < 2 or "LSTM" not in part["seconds"]:
+                return "the sizes of steps"
+        if not all(part["threads"] >= 1 for part in table["steps"]) or not table["steps"]:
+            return "the numbers of threads"
         scan = table["scan"]
         if scan["threads"] < 1 or {len(scan[kind]) for kind in _KINDS} != {7}:
             return "the coefficients of scans"

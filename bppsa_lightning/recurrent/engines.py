@@ -4,14 +4,17 @@ Letters as in ops/recurrent.py.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bppsa_lightning import ops
+from bppsa_lightning import ops, planner
 from bppsa_lightning._cells import CELLS
 from bppsa_lightning.recurrent.in_place import KernelsInPlace
+from bppsa_lightning.recurrent.one_piece import in_one_piece
+from bppsa_lightning.windows import LEAST_WARM, choose_cut
 from bppsa_lightning.windows.cut import Leaves
 from bppsa_lightning.windows.engine import Engine, Walk
 
@@ -24,17 +27,35 @@ class LayerEngine(Engine):
         weights: w_ih, w_hh, and b_ih, b_hh, w_hr, or None.
     """
 
-    # Samples that a step takes twice as long with, by (1, T) against (8 or 16, T) samples on a
-    # Xeon: few for small states; more where most of a step is reading W_hh.
-    _LEAST_ROWS, _UNITS_A_ROW = 1.3, 100
-    call = 30
+    # Less than what two measurements of a size differ by is no gain.
+    gain = 1.25
+    # Windows lie further apart in memory than samples, which no table knows: few are better.
+    near = 1.15
+    # Seconds of a call on a CPU; elsewhere calls and steps cost as a GPU's table has them.
+    _CALL_SECONDS = 25e-6
+    _PYTORCHS = False
+    changes_state = False
 
     def __init__(self, cell: str, weights: Sequence[Tensor | None]) -> None:
         self.cell, self.weights = cell, [*weights, *[None] * (5 - len(weights))]
         self.tensors = [w for w in weights if w is not None]
         assert weights[0] is not None
-        H = weights[0].shape[0] // CELLS[cell].gates
-        self.rows_for_twice = max(self._LEAST_ROWS, H / self._UNITS_A_ROW)
+        self.H, self.I = weights[0].shape[0] // CELLS[cell].gates, weights[0].shape[1]
+        self._on_gpu, self.call = weights[0].is_cuda, self._CALL_SECONDS
+        if self._on_gpu:
+            costs = planner.costs_of_windows(cell, self.H, weights[0].device, self._PYTORCHS)
+            self.call, self.rows_for_twice = costs
+
+    def cost(self, rows: int) -> float:
+        if self._on_gpu:
+            return super().cost(rows)
+        return planner.step_seconds(self.cell, self.H, self.I, rows)
+
+    @classmethod
+    def may_pay(cls, cell: str, H: int, I: int, T: int) -> bool:
+        """Whether windows of one sequence may, on a CPU, if it forgets as fast as any."""
+        cost = partial(planner.step_seconds, cell, H, I)
+        return choose_cut(T, 1, LEAST_WARM, cost, cls._CALL_SECONDS, cls.gain) is not None
 
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
         h0, c0 = (*state, None)[:2]
@@ -59,6 +80,10 @@ class LayerEngine(Engine):
     def with_own_tensors(self) -> "LayerEngine":
         return type(self)(self.cell, [_own(w) for w in self.weights])
 
+    def with_tensors(self, tensors: Sequence[Tensor]) -> "LayerEngine":
+        each = iter(tensors)
+        return type(self)(self.cell, [None if w is None else next(each) for w in self.weights])
+
     def in_dtype(self, dtype: torch.dtype) -> Walk:
         return torch.no_grad()(self._converted(dtype).__call__)
 
@@ -73,7 +98,7 @@ class LayerEngine(Engine):
 class PytorchEngine(LayerEngine):
     """PyTorch's kernels, for the same."""
 
-    _LEAST_ROWS, _UNITS_A_ROW = 8, 30  # a step takes some calls of operators
+    _PYTORCHS = True
 
     def in_place(self, *arguments: Any) -> None:
         """Its kernels take contiguous tensors."""
@@ -81,7 +106,23 @@ class PytorchEngine(LayerEngine):
     def converted(self, dtype: torch.dtype) -> None:
         """So gradients are not guessed."""
 
+    def with_own_tensors(self) -> "PytorchEngine":
+        weights = [None if w is None else w.detach() for w in self.weights]
+        own = type(self)(self.cell, in_one_piece(self.cell, weights))
+        for w, theirs in zip(own.tensors, self.tensors, strict=True):
+            w.requires_grad_(theirs.requires_grad)
+        return own
+
+    def _converted(self, dtype: torch.dtype) -> "PytorchEngine":
+        weights = super()._converted(dtype).weights
+        return type(self)(self.cell, in_one_piece(self.cell, weights))
+
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
+        # As our kernels, in the dtype of what is given.
+        with torch.autocast(xs[0].device.type, enabled=False):
+            return self._call(xs, state)
+
+    def _call(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
         weights = [w for w in self.weights if w is not None]
         has_biases, first = self.weights[2] is not None, [s.unsqueeze(0) for s in state]
         options = has_biases, 1, 0.0, torch.is_grad_enabled(), False, False

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from bppsa_lightning import ops, planner
 from bppsa_lightning._cells import CELLS
-from bppsa_lightning.windows.cut import Leaves
+from bppsa_lightning.windows.cut import Cut, Leaves
 from bppsa_lightning.windows.in_place import Gradients, InPlace, States, Windows
+from bppsa_lightning.windows.levels import Levels
 
 
 class KernelsInPlace(InPlace):
@@ -46,8 +47,18 @@ class KernelsInPlace(InPlace):
         self.results = list(results)
         self.output, self.kept = results
 
-    def walk(self, windows: Windows, state: States, written: bool = True) -> States:
-        into = (windows.of(self.output), windows.of(self.kept)) if written else ()
+    def walk_windows(
+        self, cut: Cut, state: States, levels: Levels
+    ) -> tuple[States, States, list[bool]]:
+        operands = self._operands(None, state)
+        first, last, met = ops.recurrent_windows(
+            self.cell.name, operands, self.output, self.kept, (cut.head, *cut[1:4]),
+            levels.rounding, levels.sizes,
+        )  # fmt: skip
+        return first, last, met.tolist()
+
+    def walk(self, windows: Windows, state: States) -> States:
+        into = windows.of(self.output), windows.of(self.kept)
         return ops.recurrent_into(self.cell.name, self._operands(windows, state), *into)
 
     def before(self, windows: Windows) -> States:
@@ -85,7 +96,7 @@ class KernelsInPlace(InPlace):
         if grad_x is not None:
             here = windows.of(grad_x)
             grad_x = here if direct else torch.empty_like(here)
-        at_start, found = self._backward(windows, state, given, direct, grad_x, self.wanted)
+        at_start, found = self._backward(windows, state, given, direct, grad_x)
         if grad_x is not None and not direct:
             here += grad_x
         for i, g in enumerate(found):
@@ -94,9 +105,16 @@ class KernelsInPlace(InPlace):
                 self.found[i] = g if before is None else before.add_(g)
         return at_start
 
-    def guess(self, windows: Windows, state: States) -> States:
-        nothing = (False,) * len(self.weights)
-        return self._backward(windows, state, [], True, None, nothing)[0]
+    def pull_windows(
+        self, cut: Cut, given: States, levels: Levels
+    ) -> tuple[States, States, list[bool]]:
+        parts = cut.head, cut.windows, cut.span, max(1, min(cut.back or cut.warm, cut.span))
+        entered, left, found, met = ops.recurrent_windows_backward(
+            self.cell.name, self._operands(None, self.state), self.output, self.kept, self.grad,
+            given, self.grad_x, self.wanted, parts, levels.gradients,
+        )  # fmt: skip
+        self.found = found
+        return entered, left, met.tolist()
 
     def _backward(
         self,
@@ -105,21 +123,22 @@ class KernelsInPlace(InPlace):
         given: States,
         direct: bool,
         grad_x: Tensor | None,
-        wanted: Sequence[bool],
     ) -> tuple[States, Sequence[Tensor | None]]:
         two = self.cell.has_c
-        h, c = (*given, None, None)[:2]
+        h, c = (*given, None)[:2]
         grad = windows.of(self.grad) if direct and self.grad is not None else None
         at_h, at_c, *found = ops.recurrent_backward_into(
             self.cell.name, self._operands(windows, state), windows.of(self.output),
-            windows.of(self.kept), grad, (h, c), grad_x, (True, two, *wanted),
+            windows.of(self.kept), grad, (h, c), grad_x, (True, two, *self.wanted),
         )  # fmt: skip
         assert at_h is not None
         return [at_h, at_c] if at_c is not None else [at_h], found
 
-    def _operands(self, windows: Windows, state: States) -> ops.Operands:
+    def _operands(self, windows: Windows | None, state: Leaves) -> ops.Operands:
+        """Of the whole sequence without windows."""
         h, c = (*state, None)[:2]
-        return ops.Operands(windows.of(self.x), h, c, *self.weights)  # type: ignore[arg-type]
+        x = self.x if windows is None else windows.of(self.x)
+        return ops.Operands(x, h, c, *self.weights)  # type: ignore[arg-type]
 
 
 def _contiguous(t: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ times directions, N numbers of steps of all samples of a `PackedSequence`.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,22 @@ from bppsa_lightning.chain import Chain
 from bppsa_lightning.planner import machine
 from bppsa_lightning.recurrent import precision, scripting, support
 from bppsa_lightning.recurrent.config import RecurrentConfig
+from bppsa_lightning.recurrent.engines import LayerEngine
 from bppsa_lightning.recurrent.packed import PackedScan, Scan, Tensors, padded_steps
 from bppsa_lightning.recurrent.windows import Windows
+
+
+class _Decision(NamedTuple):
+    """How calls of one size are computed.
+
+    Attributes:
+        plan: here. reason: why by PyTorch, or None.
+        windows: whether windows of time may be faster than either, which was not asked for.
+    """
+
+    plan: planner.Plan | None = None
+    reason: str | None = None
+    windows: bool = False
 
 
 class RecurrentChain(Chain):
@@ -44,9 +58,9 @@ class RecurrentChain(Chain):
         self.cell = self.config.cell.label
         self.stack = self.config.stack
         self._windows = Windows(self.config)
-        # Of the last tensor on the CPU: for what, and its plan or why it is PyTorch's.
-        # One tuple, as another thread may read it.
-        self._decided: tuple[Any, tuple[planner.Plan | None, str | None]] = None, (None, None)
+        # Of the last tensor on the CPU: for what, and what. One tuple, as another thread may
+        # read it.
+        self._decided: tuple[Any, _Decision] = None, _Decision()
 
     def __call__(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, Tensor] | None = None
@@ -65,7 +79,7 @@ class RecurrentChain(Chain):
         return self._call(input, hx, False)
 
     def _call(self, input: Any, hx: Any, compiling: bool) -> Any:
-        config = self.config
+        config, windows = self.config, False
         if compiling:
             # Sizes may be symbols: the operator plans where they have values.
             plan, reason = None, support.unsupported_input(config, self.module, input)
@@ -73,8 +87,10 @@ class RecurrentChain(Chain):
         elif torch._C._get_tracing_state() is not None:
             plan, reason = None, "torch.jit.trace records PyTorch's own operators"
         else:
-            plan, reason = self._decide(input)
-        if reason is None:
+            plan, reason, windows = self._decide(input)
+            windows = windows and not self._windows.rest()
+        faster = reason if windows else None
+        if reason is None or windows:
             weights, states = self._weights(), self._states(hx)
             T, B = self._steps_and_batch(input)
             data: Tensor = input.data if isinstance(input, PackedSequence) else input
@@ -83,11 +99,12 @@ class RecurrentChain(Chain):
         self.record_call(reason)
         if reason is not None:
             return self._base.forward(self.module, input, hx)
+        scan = partial(self._scan, plan=plan, windows=windows, by_pytorch=faster is not None)
         self._plan, self.device = plan, weights[0].device
         self.shape = T, B, config.hidden_size
         if isinstance(input, PackedSequence):
-            return self._packed(input, states, weights, plan)
-        return self._dense(input, states, weights, plan)
+            return self._packed(input, states, weights, scan)
+        return self._dense(input, states, weights, scan)
 
     @property
     def _kernels(self) -> str:
@@ -111,8 +128,7 @@ class RecurrentChain(Chain):
         _overridden.detach(self)
 
     def details(self) -> list[str]:
-        lines = self._windows.details() if self._algorithm == planner.SPECULATIVE else []
-        return lines + self._overriding()
+        return self._windows.details() + self._overriding()
 
     def state_dict(self) -> dict[str, Any]:
         """What its windows have learned, for a checkpoint; empty if nothing."""
@@ -133,8 +149,8 @@ class RecurrentChain(Chain):
         parent = f"never called super().forward (nn.{self._base.__name__}.forward by name is not"
         return [f"{text}0 calls accelerated: the layer was {called}, and {parent} seen)"]
 
-    def _decide(self, input: Any) -> tuple[planner.Plan | None, str | None]:
-        """The plan of a call with an input, or why it is PyTorch's.
+    def _decide(self, input: Any) -> _Decision:
+        """How a call with an input is computed.
 
         A call is often short, and like the one before it, which costs a comparison then.
         """
@@ -146,15 +162,22 @@ class RecurrentChain(Chain):
             last, decision = self._decided
             if decided_for == last:
                 return decision
-        reason, plan = support.unsupported_input(self.config, module, input), None
-        if reason is None:
+        decision = _Decision(reason=support.unsupported_input(self.config, module, input))
+        if decision.reason is None:
             request = self._request(input)
             reason = planner.fallback_reason(request)
             plan = None if reason else planner.plan(request)
-        decision = plan, reason
+            decision = _Decision(plan, reason, self._may_pay(input, request))
         if decided_for is not None:
             self._decided = decided_for, decision
         return decision
+
+    def _may_pay(self, input: Any, request: planner.Request) -> bool:
+        """Whether "auto" should try windows of time."""
+        alone = self._algorithm == "auto" and isinstance(input, Tensor) and request.B == 1
+        if not alone or not input.is_cpu:
+            return False
+        return LayerEngine.may_pay(request.cell, request.H, request.I, request.T)
 
     @property
     def plan(self) -> planner.Plan | None:
@@ -214,9 +237,9 @@ class RecurrentChain(Chain):
         )  # fmt: skip
 
     def _dense(
-        self, input: Tensor, states: Tensors, weights: Tensors, plan: planner.Plan | None
+        self, input: Tensor, states: Tensors, weights: Tensors, scan: Scan
     ) -> tuple[Tensor, Any]:
-        scan, batch_first = partial(self._scan, plan=plan), self.module.batch_first
+        batch_first = self.module.batch_first
         if input.dim() == 2:
             states = [state.unsqueeze(1) for state in states]
             output, last = self._layers(input.unsqueeze(1), states, weights, scan, False)
@@ -229,19 +252,18 @@ class RecurrentChain(Chain):
         return output.transpose(0, 1) if batch_first else output, self._as_hx(last)
 
     def _packed(
-        self, input: PackedSequence, states: Tensors, weights: Tensors, plan: planner.Plan | None
+        self, input: PackedSequence, states: Tensors, weights: Tensors, scan: Scan
     ) -> tuple[PackedSequence, Any]:
         data, batch_sizes, sorted_indices, unsorted_indices = input
         if sorted_indices is not None:
             states = [state.index_select(1, sorted_indices) for state in states]
         T, B = len(batch_sizes), int(batch_sizes[0])
         if len(data) == T * B:  # all of one length: packed data is an ordinary tensor
-            x, same = data.view(T, B, -1), partial(self._scan, plan=plan)
-            output, last = self._layers(x, states, weights, same, True)
+            output, last = self._layers(data.view(T, B, -1), states, weights, scan, True)
             output = output.flatten(0, 1)
         else:  # in padded tensors of several sizes, a plan each
-            scan = PackedScan(self._scan, self.config, batch_sizes, data.device)
-            output, last = self._layers(data, states, weights, scan, True)
+            spread = PackedScan(self._scan, self.config, batch_sizes, data.device)
+            output, last = self._layers(data, states, weights, spread, True)
         if unsorted_indices is not None:
             last = [state.index_select(1, unsorted_indices) for state in last]
         packed = PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices)
@@ -286,14 +308,23 @@ class RecurrentChain(Chain):
         reverse: bool,
         place: int,
         plan: planner.Plan | None = None,
+        windows: bool = False,
+        by_pytorch: bool = False,
     ) -> tuple[Tensor, ...]:
-        """One direction of one layer: x (T, B, I) -> output (T, B, P), h_n (B, P), c_n (B, H)."""
-        config = self.config
-        if self._algorithm == planner.SPECULATIVE and not is_tracing():
-            found = self._windows.scan(x, states, weights, reverse, place)
+        """One direction of one layer: x (T, B, I) -> output (T, B, P), h_n (B, P), c_n (B, H).
+
+        Args:
+            plan: of its backward; None to plan it here.
+            windows: whether to try windows of time. by_pytorch: else by its kernels.
+        """
+        config, asked = self.config, self._algorithm == planner.SPECULATIVE
+        if (windows or asked) and not is_tracing():
+            found = self._windows.scan(x, states, weights, reverse, place, asked)
             if found is not None:
                 self._plan = self._windows.plan
                 return found
+        if by_pytorch:
+            return self._windows.walk_by_pytorch(x, states, weights, reverse)
         w_ih, w_hh = weights[:2]
         b_ih, b_hh = weights[2:4] if config.bias else (None, None)
         w_hr = weights[-1] if config.projected else None

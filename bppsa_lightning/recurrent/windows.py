@@ -32,41 +32,68 @@ class Windows:
         self._loaded: dict[int, dict[str, Any]] = {}
         self.plan: planner.Plan | None = None
 
+    def rest(self) -> bool:
+        """Whether a call is left to the walk, as windows of none of its scans met not long ago."""
+        found = [memory.rest() for memory in self._memories.values()]
+        return bool(found) and all(found)
+
     def scan(
-        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], reverse: bool, k: int
+        self,
+        x: Tensor,
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        reverse: bool,
+        k: int,
+        asked: bool,
     ) -> tuple[Tensor, ...] | None:
-        """One direction of one layer, the k-th, as `RecurrentChain` does it; None to walk it."""
+        """One direction of one layer, the k-th, as `RecurrentChain` does it; None to walk it.
+
+        Args:
+            asked: whether windows were asked for by name.
+        """
         T, B = x.shape[:2]
         if T < 2 or B < 1 or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
             return None
-        engine = self._engine(T, B, x.device, weights)
+        engine = self._engine(x, weights)
         state = list(states) or [x.new_zeros(B, size) for size in self._config.state_sizes]
         xs = [x.flip(0) if reverse else x]
         memory = self._memories.setdefault(k, Memory())
         if k in self._loaded:
             memory.load_state_dict(self._loaded.pop(k), x.device)
-        cut = self._cuts[k] = memory.cut(engine, xs, state, asked=True)
+        cut = self._cuts[k] = memory.cut(engine, xs, state, asked)
         if cut is None:
             return None
         assert memory.levels is not None and memory.report is not None
         [output], last = speculate(engine, xs, state, cut, memory.levels, memory.report)
-        reason = f"as asked; warm-up of {cut.warm} steps"
+        reason = f"{'as asked; ' * asked}warm-up of {cut.warm} steps"
         self.plan = planner.Plan("speculative", cut.span, reason=reason, windows=cut.windows)
         return (output.flip(0) if reverse else output, *last)
 
-    def _engine(
-        self, T: int, B: int, device: torch.device, weights: Sequence[Tensor]
-    ) -> LayerEngine:
+    def _engine(self, x: Tensor, weights: Sequence[Tensor]) -> LayerEngine:
         """What walks the windows: PyTorch's kernels where they are faster at it."""
-        c = self._config
-        biases = weights[2:4] if c.bias else (None, None)
-        w_hr = weights[-1] if c.projected else None
+        c, (T, B) = self._config, x.shape[:2]
         request = planner.Request(
-            c.cell.name, max(1, T // _WINDOWS), _WINDOWS * B, c.hidden_size, device, "auto", None,
+            c.cell.name, max(1, T // _WINDOWS), _WINDOWS * B, c.hidden_size, x.device, "auto", None,
             c.input_size, c.output_size if c.projected else 0,
         )  # fmt: skip
-        kind = LayerEngine if planner.fallback_reason(request) is None else PytorchEngine
-        return kind(c.cell.name, [*weights[:2], *biases, w_hr])
+        # (One sequence is walked where it lies by ours, and copied for PyTorch's.)
+        in_place = x.is_cpu and B == 1
+        ours = in_place or planner.fallback_reason(request) is None
+        return (LayerEngine if ours else PytorchEngine)(c.cell.name, self._operands(weights))
+
+    def walk_by_pytorch(
+        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], reverse: bool
+    ) -> tuple[Tensor, ...]:
+        """The same without windows, by PyTorch's kernels."""
+        engine = PytorchEngine(self._config.cell.name, self._operands(weights))
+        state = list(states) or [x.new_zeros(x.shape[1], n) for n in self._config.state_sizes]
+        [output], last = engine([x.flip(0) if reverse else x], state)
+        return (output.flip(0) if reverse else output, *last)
+
+    def _operands(self, weights: Sequence[Tensor]) -> list[Tensor | None]:
+        c = self._config
+        biases = weights[2:4] if c.bias else (None, None)
+        return [*weights[:2], *biases, weights[-1] if c.projected else None]
 
     def details(self) -> list[str]:
         """Lines for `explain`."""

@@ -35,6 +35,8 @@ class _Fused(Engine):
         name: of `CELLS`. weights: w_ih, w_hh, b_ih, b_hh, or None.
     """
 
+    changes_state = False
+
     def __init__(self, name: str, weights: Sequence[Tensor | None], algorithm: str) -> None:
         self.name, self.weights, self.algorithm = name, weights, algorithm
         self.tensors = [w for w in weights if w is not None and w.requires_grad]

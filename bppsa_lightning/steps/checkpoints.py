@@ -55,8 +55,8 @@ class Kept(NamedTuple):
         return cut.windows * self.step + self.objects
 
     def _of_checkpoint(self, cut: Cut) -> int:
-        # (Windows remember how large gradients were at each of them, too.)
-        return cut.windows * self.state * (1 if cut.windows == 1 else 2) + self.checkpoint
+        # (The backward remembers the gradient at each of them, too.)
+        return 2 * cut.windows * self.state + self.checkpoint
 
 
 class Checkpoints(NamedTuple):

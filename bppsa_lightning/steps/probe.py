@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from bppsa_lightning.steps.engine import Step
+from bppsa_lightning.steps.variables import Variables
+from bppsa_lightning.steps.watch import Watch
+from bppsa_lightning.windows import forget_casts
 from bppsa_lightning.windows.cut import Leaves
 
 MIXES = "it mixes samples"
@@ -39,28 +41,49 @@ class Probe:
     """
 
     def __init__(self, step: Step, in_python: Step, state: Any, x: Any) -> None:
-        own = pytree.tree_map(_copy, (state, x))
         leaves, tree = pytree.tree_flatten(state)
-        outside = _Outside(pytree.tree_leaves(own))
-        oldest = _newest_node()
+        self.tensors: list[Tensor] = []
+        self.constants: list[Tensor] = []
         with _same_random_numbers(leaves):
-            with outside:
-                result = plain = in_python(*own)
-            check_result(result, tree, leaves)
-            changed = outside.restore()
-            if step is not in_python:
-                result = step(*pytree.tree_map(_copy, (state, x)))
-                outside.restore()
-            found = [t for t in outside.found.values() if t.requires_grad]
-            unseen = _leaves_of_graph(result, found, oldest)
-            self.tensors = found + (unseen or [])
-            self.constants = [t for t in outside.found.values() if not t.requires_grad]
-            self.reason = "it changes tensors of its own" if changed else None
-            if unseen is None:
-                self.reason = "it reads a tensor with a history that could not be found"
+            result, self.reason = self._watched(in_python, state, x)
+            if result is not None:
+                check_result(result, tree, leaves)
+            self.reason = self.reason or self._graph(step, state, x)
             self.reason = self.reason or self._unfit(result, leaves[0].shape[0])
-            self.reason = self.reason or _mixes_samples(in_python, state, x, plain)
-            self.repeats = self.reason in (None, MIXES)
+            self.reason = self.reason or _mixes_samples(in_python, state, x, result)
+        self.repeats = self.reason in (None, MIXES)
+
+    def _watched(self, step: Step, state: Any, x: Any) -> tuple[Any, str | None]:
+        """A call's result, and why it is not a function of its arguments; what it did is undone."""
+        own = pytree.tree_map(_copy, (state, x))
+        variables, watch = Variables(step), Watch(pytree.tree_leaves(own))
+        result = reason = None
+        try:
+            with torch.no_grad(), watch:  # a history that it adds to a tensor could not be undone
+                result = step(*own)
+        except Exception as error:  # one of the step's own comes again, from the loop
+            reason = f"it fails without a graph ({_words(error)})"
+        changed = watch.restore()
+        if variables.restore(watch.depends):
+            reason = reason or "it changes variables of its own"
+        elif changed:
+            reason = reason or "it changes tensors of its own"
+        elif watch.number is not None:
+            reason = reason or f"it reads numbers of its arguments in Python, by {watch.number}"
+        self.tensors = [t for t in watch.found.values() if t.requires_grad]
+        others = (t for t in watch.found.values() if not t.requires_grad)
+        self.constants = [t for t in others if not t.is_inference()]
+        return result, reason
+
+    def _graph(self, step: Step, state: Any, x: Any) -> str | None:
+        """Adds the leaves that only the graph shows; why that is not enough, or None."""
+        forget_casts()  # which the call without a graph made
+        oldest = _newest_node()
+        unseen = _leaves_of_graph(step(*pytree.tree_map(_copy, (state, x))), self.tensors, oldest)
+        if unseen is None:
+            return "it reads a tensor with a history that could not be found"
+        self.tensors += unseen
+        return None
 
     def _unfit(self, result: Any, B: int) -> str | None:
         if any(t._backward_hooks for t in self.tensors):
@@ -96,17 +119,24 @@ def _mixes_samples(step: Step, state: Any, x: Any, result: Any) -> str | None:
     """Why a step is not one for each sample by itself, as far as two more calls show; or None."""
     with torch.no_grad():
         again = step(*pytree.tree_map(_copy, (state, x)))
-        # With other samples beside these.
-        beside = step(*pytree.tree_map(lambda t: torch.cat([t, _other(t)]).detach(), (state, x)))
+        try:  # with other samples beside these
+            beside = step(*pytree.tree_map(_with_others, (state, x)))
+        except Exception as error:  # whatever a step says to so many samples
+            seen = _words(error)
+            return f"it cannot take more samples ({seen}); what it reads of each belongs into xs"
     first, second, larger = map(_tensors_of, (result, again, beside))
     for a, b in zip(first, second, strict=True):
         if not torch.equal(a.nan_to_num(), b.nan_to_num()):
             return "it draws random numbers, which depend on the order of the steps"
     for a, b in zip(first, larger, strict=True):
         B = a.shape[0]
-        if b.shape[0] != 2 * B or not _close(a, b[:B]):
+        if b.shape != (2 * B, *a.shape[1:]) or not _close(a, b[:B]):
             return MIXES
     return None
+
+
+def _words(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _tensors_of(result: Any) -> list[Tensor]:
@@ -125,8 +155,9 @@ def _newest_node() -> int:
     return int(node._sequence_nr())
 
 
-def _other(t: Tensor) -> Tensor:
-    return (2 * t + 1 if t.is_floating_point() else t).flip(0)
+def _with_others(t: Tensor) -> Tensor:
+    others = (2 * t + 1 if t.is_floating_point() else t).flip(0)
+    return torch.cat([t, others]).detach()
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
@@ -143,43 +174,6 @@ def _same_random_numbers(leaves: Leaves) -> Iterator[None]:
     devices = {t.device.index or 0 for t in leaves if t.is_cuda}
     with torch.random.fork_rng(sorted(devices)):
         yield
-
-
-class _Outside(TorchFunctionMode):
-    """Collects the tensors that functions are given and that none of them returned."""
-
-    def __init__(self, arguments: Leaves) -> None:
-        super().__init__()
-        self._inside = {id(t): t for t in arguments}  # (which keeps them, and their numbers)
-        self.found: dict[int, Tensor] = {}
-        self._before: dict[int, tuple[int, Tensor]] = {}
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            for t in pytree.tree_leaves((args, kwargs)):
-                if isinstance(t, Tensor) and id(t) not in self._inside and id(t) not in self.found:
-                    self.found[id(t)] = t
-                    if not t.requires_grad:
-                        self._before[id(t)] = t._version, t.clone()
-        result = func(*args, **kwargs)
-        for t in pytree.tree_leaves(result):
-            if isinstance(t, Tensor) and id(t) not in self.found:
-                self._inside[id(t)] = t
-        return result
-
-    def restore(self) -> bool:
-        """Undoes what was changed of them; whether anything was."""
-        changed = False
-        for key, (version, copy) in self._before.items():
-            t = self.found[key]
-            if t._version != version:
-                with torch.no_grad():
-                    t.copy_(copy)
-                changed = True
-        return changed
 
 
 def _leaves_of_graph(result: Any, found: Sequence[Tensor], first: int) -> list[Tensor] | None:

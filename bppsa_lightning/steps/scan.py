@@ -56,13 +56,15 @@ def scan(
             A function, an nn.Module or what torch.compile makes of them (whose Python is walked in
             windows, unless `torch._functorch.config.donated_buffer` is False). It may read
             parameters and other tensors; gradients flow there, too. It is called another number of
-            times than there are steps, so it must be a pure function: a step that is seen to mix
-            samples, to draw random numbers or to change tensors of its own is walked as a loop. An
+            times than there are steps, and with other numbers of samples, so it must be a pure
+            function: a step that is seen to mix samples, to draw random numbers, to change tensors
+            or variables of its own, to decide by numbers of its arguments or to read a tensor with
+            a row for each sample (which belongs into xs) is walked as a loop. An
             nn.RNNCell, nn.GRUCell or nn.LSTMCell may be given as it is: its carry is h, or (h, c),
             y is the new h, and fused kernels compute all steps.
         init: the first carry.
         xs: a tree of tensors (T, B, ...), T >= 1.
-        algorithm: "linear" is the loop, "speculative" windows wherever any pay at all; "auto" takes
+        algorithm: "linear" is the loop, "speculative" windows wherever any fit; "auto" takes
             them if they are estimated to be 1.5 times as fast. "chunked" and "blelloch": the loop
             forwards, and a scan of the step's Jacobians for its gradients, whatever it remembers;
             so does "auto" where windows do not pay and the state is small.
@@ -77,7 +79,7 @@ def scan(
 
     Returns:
         The last carry, and ys, a tree of tensors (T, B, ...), or None. Differentiable as often as
-        the step is where the loop was walked without checkpoints, else once.
+        the step is; once where a scan of its Jacobians gives the gradients.
 
     Raises:
         TypeError, ValueError: an argument is not as documented, the step returned something

@@ -19,6 +19,6 @@ from bppsa_lightning.windows.forward import forget_casts
 from bppsa_lightning.windows.in_place import InPlace, Windows
 from bppsa_lightning.windows.levels import Levels
 from bppsa_lightning.windows.look import look
-from bppsa_lightning.windows.memory import Memory
+from bppsa_lightning.windows.memory import LEAST_WARM, Memory
 from bppsa_lightning.windows.report import Report, in_words
 from bppsa_lightning.windows.speculate import checkpointed, differentiated, speculate

@@ -8,6 +8,7 @@ gradients that are there already; what reaches the next start is handed on again
 many passes as there are windows all has arrived: the chain rule, in another order.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from bppsa_lightning.windows.cut import side_by_side
 from bppsa_lightning.windows.forward import Group, Piece, Tape
+from bppsa_lightning.windows.order import Run, followers, joined
 from bppsa_lightning.windows.report import Report
 
 Wanted = tuple[Sequence[bool], Sequence[bool], Sequence[bool]]
@@ -44,62 +46,101 @@ class _Backward:
         self.of_xs: list[list[Gradients]] = [
             [[None] * len(self.wants_xs) for _ in group.pieces] for group in tape.groups
         ]
-        # Of each group: how large the gradients are that arrived at each piece's start.
-        self.sizes: dict[int, list[list[Tensor | None]]] = {}
+        self.following = followers(tape.order, [len(group.starts) for group in tape.groups])
+        # Of each group: what first arrived at each piece's start; and how large that is, if asked.
+        self.arrived: dict[int, list[Gradients]] = {}
+        self.sizes: dict[tuple[int, int], Gradients] = {}
 
     def run(self, grad_last: Gradients) -> Gradients:
-        tape, order = self.tape, self.tape.order
-        # What enters at the ends of the segments of each group: (n * B, ...) each, or None.
-        entering = [self._zeros_at_ends(group) for group in tape.groups]
-        end, place = order[-1]
-        self._put(entering, end, place, grad_last)
-        leaving = [
-            self._own(i, group, entering[i]) if any(group.current) else None
-            for i, group in enumerate(tape.groups)
-        ]
-        at_start = self._row(leaving[order[0][0]], order[0][1])
-        handed = self._hand_on(leaving)
-        while any(h is not None for h in handed):
+        leaving = self._all_own(grad_last)
+        at_start = self._at_start(leaving)
+        # (Whether it is zero nobody looks: the host would wait for the device.)
+        alive = {
+            i: [any(g is not None for g in given)] * len(self.tape.groups[i].starts)
+            for i, given in leaving.items()
+        }
+        handed = self._hand_on(leaving, alive)
+        while handed:
             self.report.backward_passes += 1
-            leaving = [
-                None if h is None else self._follow(i, tape.groups[i], h)
-                for i, h in enumerate(handed)
-            ]
-            at_start = _plus(at_start, self._row(leaving[order[0][0]], order[0][1]))
-            handed = self._hand_on(leaving)
+            leaving, alive = self._follow(handed)
+            at_start = _sums(at_start, self._at_start(leaving))
+            handed = self._hand_on(leaving, alive)
         return [*self._gradients_of_xs(), *self._of_state(at_start), *self._spread_own()]
 
+    def _all_own(self, grad_last: Gradients) -> dict[int, Gradients]:
+        """First pass, over all groups: what reaches their starts, (n * B, ...) each, or None."""
+        end, place = self.tape.order[-1]
+        leaving = {}
+        for i, group in enumerate(self.tape.groups):
+            if not any(group.current):
+                continue
+            entering = [_zeros(s, len(s)) for s in group.pieces[-1].last]
+            if i == end:
+                rows = Run(end, place, 1).rows(self.tape.B)
+                for e, g in zip(entering, grad_last, strict=True):
+                    if e is not None and g is not None:
+                        e[rows] = g
+            leaving[i] = self._own(i, group, entering)
+        return leaving
+
     def _own(self, index: int, group: Group, entering: Gradients) -> Gradients:
-        """First pass: with u. Returns what reaches the starts."""
-        n, B, sizes = len(group.starts), self.tape.B, []
-        carry, at = entering, group.length
+        """The first pass, with u. Returns what reaches the starts."""
+        carry, at, arrived = entering, group.length, []
         for p, piece in reversed(list(enumerate(group.pieces))):
             at -= piece.length
             u = [None if g is None else self._part(g, group, at, piece.length) for g in self.u]
             carry = self._through(index, p, piece, u, carry)
-            sizes.append([None if c is None else _size(c, n * B) for c in carry])
-        self.sizes[index] = sizes[::-1]
+            arrived.append(carry)
+        self.arrived[index] = arrived[::-1]
         return carry
 
-    def _follow(self, index: int, group: Group, entering: Gradients) -> Gradients | None:
-        """Later passes: what entered at the ends, without u, until it is below rounding."""
-        carry: Gradients = entering
-        alive = _above(carry, [None] * len(carry))
-        for p, piece in reversed(list(enumerate(group.pieces))):
-            carry = self._through(index, p, piece, [None] * len(self.u), carry)
-            # (Where nothing entered, nothing leaves: zeros become NaN where a state is.)
-            alive = alive & _above(carry, self.sizes[index][p])
-            if not bool(alive.any()):
-                return None
-            if not bool(alive.all()):
-                carry = [None if c is None else _select(alive, c) for c in carry]
-        return carry
+    def _follow(
+        self, entering: dict[int, Gradients]
+    ) -> tuple[dict[int, Gradients], dict[int, list[bool]]]:
+        """Later passes: what entered at the ends, without u, until it is below rounding.
+
+        Returns:
+            What reaches the starts, of groups where anything does; of each segment, whether.
+        """
+        leaving, segments = {}, {}
+        alive = {i: _above(carry, [None] * len(carry)) for i, carry in entering.items()}
+        carries, at = entering, 0
+        while carries:
+            at -= 1
+            for i, carry in carries.items():
+                piece = self.tape.groups[i].pieces[at]
+                carry = self._through(i, at, piece, [None] * len(self.u), carry)
+                # (Where nothing entered, nothing leaves: zeros become NaN where a state is.)
+                alive[i] = alive[i] & _above(carry, self._sizes(i, at))
+                carries[i] = [None if c is None else _select(alive[i], c) for c in carry]
+            found = self._segments({i: alive[i] for i in carries})
+            carries = {i: carries[i] for i, rows in found.items() if any(rows)}
+            for i in [i for i in carries if -at == len(self.tape.groups[i].pieces)]:
+                leaving[i], segments[i] = carries.pop(i), found[i]
+        return leaving, segments
+
+    def _segments(self, alive: dict[int, Tensor]) -> dict[int, list[bool]]:
+        """Of each group's segments, whether one of its samples is alive.
+
+        The host waits for the device here, and nowhere else.
+        """
+        counts = [len(self.tape.groups[i].starts) for i in alive]
+        rows = [a.unflatten(0, (n, -1)).any(1) for a, n in zip(alive.values(), counts, strict=True)]
+        each = iter(torch.cat(rows).tolist())
+        return {i: [next(each) for _ in range(n)] for i, n in zip(alive, counts, strict=True)}
+
+    def _sizes(self, index: int, at: int) -> Gradients:
+        """How large the gradients are that arrived at a piece's start."""
+        arrived = self.arrived[index][at]
+        if (index, at) not in self.sizes:
+            self.sizes[index, at] = [None if c is None else _size(c) for c in arrived]
+        return self.sizes[index, at]
 
     def _through(
         self, index: int, p: int, piece: Piece, u: Gradients, carry: Gradients
     ) -> Gradients:
         """The gradients at a piece's start; those of its xs and of what is the engine's add up."""
-        checkpointed = piece.again is not None
+        kept = piece.again is None
         if piece.again is not None:
             piece = piece.again()
         outputs, given = [], []
@@ -109,66 +150,46 @@ class _Backward:
                 given.append(g)
         if not outputs:
             return [None] * len(piece.first)
-        xs = [x for x in piece.xs if x.requires_grad]
-        first = [s for s in piece.first if s.requires_grad]
-        found = list(
+        leaves = [t for t in (*piece.first, *piece.xs) if t.requires_grad]
+        found = iter(
             torch.autograd.grad(
-                outputs,
-                [*first, *xs, *self.own],
-                given,
-                retain_graph=not checkpointed,
-                allow_unused=True,
+                outputs, [*leaves, *self.own], given, retain_graph=kept, allow_unused=True
             )
         )
-        at_first, of_xs = found[: len(first)], found[len(first) : len(first) + len(xs)]
-        self.of_own = [
-            _total(a, b) for a, b in zip(self.of_own, found[len(first) + len(xs) :], strict=True)
-        ]
-        mine, each = self.of_xs[index][p], iter(of_xs)
-        for i, x in enumerate(piece.xs):
-            if x.requires_grad:
-                mine[i] = _sum(mine[i], next(each))
-        each = iter(at_first)
-        return [next(each) if s.requires_grad else None for s in piece.first]
+        at_first = [next(found) if s.requires_grad else None for s in piece.first]
+        of_xs = [next(found) if x.requires_grad else None for x in piece.xs]
+        self.of_xs[index][p] = _sums(self.of_xs[index][p], of_xs)
+        self.of_own = [_total(a, b) for a, b in zip(self.of_own, found, strict=True)]
+        return at_first
 
-    def _hand_on(self, leaving: Sequence[Gradients | None]) -> list[Gradients | None]:
+    def _hand_on(
+        self, leaving: dict[int, Gradients], alive: dict[int, list[bool]]
+    ) -> dict[int, Gradients]:
         """What enters at the ends of each group's segments, of what leaves at the starts of all."""
-        order, groups = self.tape.order, self.tape.groups
-        handed: list[Gradients | None] = [None] * len(groups)
-        alive = [
-            None if g is None else _alive(g, len(groups[i].starts)) for i, g in enumerate(leaving)
-        ]
-        for (g, place), (before, at) in zip(order[1:], order, strict=False):
-            rows = alive[g]
-            if rows is None or not rows[place]:
-                continue
-            if handed[before] is None:
-                handed[before] = self._zeros_at_ends(groups[before])
-            entering = handed[before]
-            assert entering is not None
-            self._put(handed, before, at, self._row(leaving[g], place))
-        return handed
+        return {
+            i: self._entering(i, leaving)
+            for i, following in enumerate(self.following)
+            if any(any(alive.get(r.group, [])[r.place : r.place + r.segments]) for r in following)
+        }
 
-    def _zeros_at_ends(self, group: Group) -> Gradients:
-        return [
-            torch.zeros_like(s) if s.is_floating_point() or s.is_complex() else None
-            for s in (t.detach() for t in group.pieces[-1].last)
-        ]
+    def _entering(self, index: int, leaving: dict[int, Gradients]) -> Gradients:
+        B, found = self.tape.B, []
+        for k, last in enumerate(self.tape.groups[index].pieces[-1].last):
+            rows = []
+            for run in self.following[index]:
+                g = leaving[run.group][k] if run.group in leaving else None
+                rows.append(_zeros(last, run.segments * B) if g is None else g[run.rows(B)])
+            given = [g for g in rows if g is not None]
+            found.append(torch.cat(given).to(last.dtype) if given else None)
+        return found
 
-    def _put(
-        self, entering: Sequence[Gradients | None], group: int, place: int, given: Gradients
-    ) -> None:
-        B, all_of = self.tape.B, entering[group]
-        assert all_of is not None
-        for rows, g in zip(all_of, given, strict=True):
-            if rows is not None and g is not None:
-                rows[place * B : (place + 1) * B] = g
-
-    def _row(self, leaving: Gradients | None, place: int) -> Gradients:
-        if leaving is None:
-            return [None] * len(self.tape.groups[0].pieces[0].first)
-        B = self.tape.B
-        return [None if g is None else g[place * B : (place + 1) * B] for g in leaving]
+    def _at_start(self, leaving: dict[int, Gradients]) -> Gradients:
+        """What leaves the first segment."""
+        group, place = self.tape.order[0]
+        if group not in leaving:
+            return [None] * len(self.wants_state)
+        rows = Run(group, place, 1).rows(self.tape.B)
+        return [None if g is None else g[rows] for g in leaving[group]]
 
     def _part(self, u: Tensor, group: Group, at: int, length: int) -> Tensor:
         """The direct gradients of some steps of a group's segments; zeros where not current."""
@@ -183,21 +204,23 @@ class _Backward:
     def _gradients_of_xs(self) -> Gradients:
         found: Gradients = []
         for i, wanted in enumerate(self.wants_xs):
-            reached = next(
-                (g[i] for pieces in self.of_xs for g in pieces if g[i] is not None), None
-            )
-            if not wanted or reached is None:
+            reached = [
+                g for pieces in self.of_xs for grads in pieces if (g := grads[i]) is not None
+            ]
+            if not wanted or not reached:
                 found.append(None)
                 continue
-            whole, B = [], self.tape.B
-            for g, place in self.tape.order:
-                for p, piece in enumerate(self.tape.groups[g].pieces):
-                    grad = self.of_xs[g][p][i]
-                    if grad is None:
-                        size = piece.length, len(self.tape.groups[g].starts) * B, *reached.shape[2:]
-                        grad = reached.new_zeros(size)
-                    whole.append(grad[:, place * B : (place + 1) * B])
-            found.append(torch.cat(whole))
+            none = reached[0].new_zeros(())
+            groups = []
+            for group, pieces in zip(self.tape.groups, self.of_xs, strict=True):
+                rows = len(group.starts) * self.tape.B, *reached[0].shape[2:]
+                groups.append(
+                    [
+                        none.expand(piece.length, *rows) if (g := grads[i]) is None else g
+                        for piece, grads in zip(group.pieces, pieces, strict=True)
+                    ]
+                )
+            found.append(joined(self.tape.order, groups, self.tape.B))
         return found
 
     def _of_state(self, at_start: Gradients) -> Gradients:
@@ -210,9 +233,16 @@ class _Backward:
         return [next(each) if wanted else None for wanted in self.wants_own]
 
 
-def _size(g: Tensor, rows: int) -> Tensor:
+def _zeros(state: Tensor, rows: int) -> Tensor | None:
+    """No gradient of some rows of a state; None where it has none at all."""
+    if not state.is_floating_point() and not state.is_complex():
+        return None
+    return state.new_zeros(rows, *state.shape[1:])
+
+
+def _size(g: Tensor) -> Tensor:
     """Per sample and unit, how large a gradient is there: of the sample's, and of the unit's."""
-    flat = g.abs().reshape(rows, -1)
+    flat = _flat(g.abs())
     if not flat.numel():
         return g.abs()
     return torch.minimum(flat.amax(1, keepdim=True), flat.amax(0, keepdim=True)).reshape(g.shape)
@@ -225,30 +255,27 @@ def _above(carry: Gradients, sizes: Sequence[Tensor | None]) -> Tensor:
         if c is None:
             continue
         # (Some kernels' gradients end at a denormal number, and stay there.)
-        low = torch.full_like(c, torch.finfo(c.dtype).tiny)
-        if size is not None:
-            low = torch.maximum(low, torch.finfo(c.dtype).eps * size)
-        rows = ~(c.abs() <= low).flatten(1).all(1)  # also where it is NaN
+        of = torch.finfo(c.dtype)
+        low = of.tiny if size is None else (of.eps * size).clamp_(min=of.tiny)
+        rows = ~_flat(c.abs() <= low).all(1)  # also where it is NaN
         found = rows if found is None else found | rows
-    return torch.zeros(1, dtype=torch.bool) if found is None else found
+    return torch.zeros((), dtype=torch.bool) if found is None else found
 
 
-def _alive(leaving: Gradients, n: int) -> list[bool]:
-    """Of n segments: whether anything but zeros leaves."""
-    found: Tensor | None = None
-    for g in leaving:
-        if g is not None:
-            rows = (g != 0).reshape(n, -1).any(1)
-            found = rows if found is None else found | rows
-    return [False] * n if found is None else found.tolist()
+def _flat(t: Tensor) -> Tensor:
+    """(n, ...), or (n,), as (n, numbers of each)."""
+    return t.reshape(len(t), math.prod(t.shape[1:]))
 
 
 def _select(rows: Tensor, c: Tensor) -> Tensor:
     return torch.where(rows.reshape(-1, *[1] * (c.dim() - 1)), c, torch.zeros_like(c))
 
 
-def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    return b if a is None else a if b is None else a + b
+def _sums(a: Gradients, b: Gradients) -> Gradients:
+    """Gradients of the same tensors, added; None is zero."""
+    pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+    added = iter(torch._foreach_add(*zip(*pairs, strict=True)) if pairs else ())
+    return [y if x is None else x if y is None else next(added) for x, y in zip(a, b, strict=True)]
 
 
 def _total(a: Tensor | None, b: Tensor | None) -> Tensor | None:
@@ -258,7 +285,3 @@ def _total(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     if a is not None:
         return a.add_(b)
     return b.to(torch.promote_types(b.dtype, torch.float64), copy=True)
-
-
-def _plus(a: Gradients, b: Gradients) -> Gradients:
-    return [_sum(x, y) for x, y in zip(a, b, strict=True)]

@@ -3,7 +3,8 @@
 T steps, B samples, K windows of C steps each, w steps of warm-up.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -44,26 +45,43 @@ class Cut(NamedTuple):
 
 
 def choose_cut(
-    T: int, B: int, warm: int, rows_for_twice: float, call: int = 0, gain: float = 1.0
+    T: int,
+    B: int,
+    warm: int,
+    cost: Callable[[int], float],
+    call: float = 0.0,
+    gain: float = 1.0,
+    near: float = 1.0,
 ) -> Cut | None:
     """The cut that is estimated to take the least time; None where it does not gain enough.
 
     Args:
         warm: w.
-        rows_for_twice: the samples with which a step takes twice as long as a step costs at least.
-        call: what a call costs beside its steps, in steps of few samples.
-        gain: how many times as fast as the walk it must be.
+        cost: of a step of so many samples.
+        call: what a call costs beside its steps, in the same unit.
+        gain: how many times as fast as the walk it must be; 0 for any that fits.
+        near: of the least time, what is as good: then the fewest windows are chosen.
     """
-    best, least = None, (call + T * (1 + B / rows_for_twice)) / gain
-    most = T // max(warm, 1)
-    ideal = (T * rows_for_twice / (max(warm, 1) * max(B, 1))) ** 0.5
-    for K in range(max(2, int(0.7 * min(ideal, most))), min(most, int(1.3 * ideal) + 2) + 1):
-        cut = Cut(T, K, T // K, warm)
-        seconds = cut.head * (1 + B / rows_for_twice) + call * (5 if cut.head else 3)
-        seconds += (cut.warm + cut.span) * (1 + K * B / rows_for_twice)
-        if seconds < least:
-            best, least = cut, seconds
-    return best
+    most = (call + T * cost(B)) / gain if gain else math.inf
+    cuts = [Cut(T, K, T // K, warm) for K in _numbers(T // max(warm, 1))]
+    times = [
+        cut.head * cost(B)
+        + call * (5 if cut.head else 3)
+        + (cut.warm + cut.span) * cost(cut.windows * B)
+        for cut in cuts
+    ]
+    least = min(times, default=math.inf)
+    if not least < most:
+        return None
+    return next(c for c, t in zip(cuts, times, strict=True) if t <= near * least and t < most)
+
+
+def _numbers(most: int) -> Iterator[int]:
+    """Of windows: few, then multiples of four, which kernels like, further and further apart."""
+    K = 2
+    while most >= K:
+        yield K
+        K += 2 if K < 8 else 4 * max(1, K // 64)
 
 
 def side_by_side(x: Tensor, starts: Sequence[int], length: int) -> Tensor:

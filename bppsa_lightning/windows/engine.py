@@ -19,14 +19,24 @@ class Engine(ABC):
     Attributes:
         tensors: what it computes with beside its arguments, as far as gradients flow there.
         constants: as far as none do, and it is known.
-        call: what a call costs beside its steps, in steps of few samples; 0 for a loop.
+        call: what a call costs beside its steps, in the unit of `cost`; 0 for a loop.
         rows_for_twice: the samples with which a step takes twice as long as with (almost) none.
+        gain: how many times as fast as the walk windows must be estimated to be; less is noise.
+        near: of the least estimated time, what is taken for as good.
+        changes_state: whether it may change the state that it is given, in place.
     """
 
     tensors: Sequence[Tensor] = ()
     constants: Sequence[Tensor] = ()
-    call = 0
+    call: float = 0.0
     rows_for_twice: float = 1.0
+    gain = 1.5
+    near = 1.0
+    changes_state = True
+
+    def cost(self, rows: int) -> float:
+        """What a step of so many samples costs, in any unit."""
+        return 1 + rows / self.rows_for_twice
 
     @abstractmethod
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
@@ -34,7 +44,7 @@ class Engine(ABC):
 
     def in_dtype(self, dtype: torch.dtype) -> Walk:
         """The same without gradients, in float32 or float64, for arguments of that dtype."""
-        raise NotImplementedError("an engine for windows that are looked for says how")
+        raise NotImplementedError(f"a look at {type(self).__name__}, which is not for windows")
 
     def converted(self, dtype: torch.dtype) -> "Engine | None":
         """The same with tensors of another dtype; None where gradients are not guessed."""
@@ -42,6 +52,10 @@ class Engine(ABC):
 
     def with_own_tensors(self) -> "Engine":
         """Itself over leaves of its own, on which nobody's hooks lie; itself if it cannot."""
+        return self
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> "Engine":
+        """Itself over these in the place of its own; itself if it cannot."""
         return self
 
     def in_place(

@@ -14,6 +14,7 @@ from bppsa_lightning._context import autocast_as_now
 from bppsa_lightning.windows.cut import Cut, Leaves, in_time, side_by_side
 from bppsa_lightning.windows.engine import Engine
 from bppsa_lightning.windows.levels import Levels
+from bppsa_lightning.windows.order import Place, joined
 from bppsa_lightning.windows.report import Report
 
 
@@ -23,7 +24,7 @@ class Piece:
 
     Attributes:
         length: steps.
-        again: walks a piece that was checkpointed, and keeps no xs, once more.
+        again: walks a piece that was checkpointed, and keeps neither xs nor ys, once more.
     """
 
     length: int
@@ -69,7 +70,7 @@ class Tape:
 
     engine: Engine
     groups: list[Group]
-    order: list[tuple[int, int]]
+    order: list[Place]
     ys: list[Tensor]
     last: list[Tensor]
     B: int
@@ -95,8 +96,7 @@ class _Walker:
             if checkpointed:
                 piece = self._checkpoint([start + at for start in starts], steps, list(state))
             else:
-                walk = self._walk if self.keep else self._pass
-                piece = walk([x[at : at + steps] for x in parts], list(state))
+                piece = self._walk([x[at : at + steps] for x in parts], list(state))
             pieces.append(piece)
             state, at = piece.last, at + steps
         return Group(list(starts), length, pieces, [True] * len(starts))
@@ -114,27 +114,22 @@ class _Walker:
     def _parts(self, starts: Sequence[int], length: int) -> list[Tensor]:
         return [side_by_side(x, starts, length) for x in self.xs]
 
-    def _pass(self, xs: list[Tensor], state: list[Tensor]) -> Piece:
-        """Keeps nothing."""
-        return Piece(len(xs[0]), xs, state, *self.engine(xs, state))
-
     def _walk(self, xs: list[Tensor], state: list[Tensor]) -> Piece:
-        """Keeps all that gradients need."""
-        state = [_leaf(s, True) for s in state]
-        xs = [_leaf(x, wants) for x, wants in zip(xs, self.wants_xs, strict=True)]
-        # (A step may change its state in place; a leaf may not be.)
-        return Piece(len(xs[0]), xs, state, *self.engine(xs, [s.clone() for s in state]))
+        if self.keep:
+            state = [_leaf(s, True) for s in state]
+            xs = [_leaf(x, wants) for x, wants in zip(xs, self.wants_xs, strict=True)]
+        copied = self.keep and self.engine.changes_state  # which a leaf must not be
+        ys, last = self.engine(xs, [s.clone() for s in state] if copied else state)
+        return Piece(len(xs[0]), xs, state, ys, last)
 
     def _checkpoint(self, starts: list[int], steps: int, state: list[Tensor]) -> Piece:
         """Keeps the first states."""
         with torch.no_grad():
-            piece = self._pass(self._parts(starts, steps), [s.clone() for s in state])
+            ys, last = self.engine(self._parts(starts, steps), [s.clone() for s in state])
             forget_casts()
-        piece.xs, piece.first = [], state
-        # (A view of more than the state would keep that, too.)
-        piece.last = [s.clone() for s in piece.last]
-        piece.again = partial(self._again, starts, steps, state)
-        return piece
+        # (A view of more than a state would keep that, too.)
+        last, again = [s.clone() for s in last], partial(self._again, starts, steps, state)
+        return Piece(steps, [], state, ys, last, again)
 
     def _again(self, starts: list[int], steps: int, state: list[Tensor]) -> Piece:
         with torch.enable_grad(), self.casts():
@@ -171,9 +166,11 @@ def forward(
     first = _first_states(engine, xs, state, cut)
     groups.append(walk(starts, cut.span, [s.flatten(0, 1) for s in first]))
     owner = [(len(groups) - 1, k) for k in range(K)]  # of each window: its group, its place there
-    first, last = [s.clone() for s in first], [s.clone() for s in groups[-1].last]
-    missed = _missed(levels, first, last, range(1, K))
+    last = groups[-1].last
+    missed = _missed(levels, [s[1:] for s in first], [s[:-1] for s in last], range(1, K))
     report.missed = len(missed)
+    if missed:  # they change below
+        first, last = [s.clone() for s in first], [s.clone() for s in last]
     whole = K  # windows from here on are walked as one
     while missed:
         if not _sound(groups, owner, missed):
@@ -184,8 +181,7 @@ def forward(
             whole = missed[0]
             break
         report.passes += 1
-        again = [[s[k - 1] for k in missed] for s in last]
-        begun = [torch.stack(s) for s in again]
+        begun = _some(last, [k - 1 for k in missed])
         group = walk([starts[k] for k in missed], cut.span, [s.flatten(0, 1) for s in begun])
         groups.append(group)
         for place, k in enumerate(missed):
@@ -195,7 +191,11 @@ def forward(
                 s[k] = new[place]
             for s, new in zip(last, group.last, strict=True):
                 s[k] = new[place]
-        missed = _missed(levels, first, last, sorted({k + 1 for k in missed} - {K}))
+        behind = sorted({k + 1 for k in missed} - {K})
+        if not behind:
+            break
+        begun, true = _some(first, behind), _some(last, [k - 1 for k in behind])
+        missed = _missed(levels, begun, true, behind)
     if whole < K:
         report.walked_from = whole
         start = [s[whole - 1].contiguous() for s in last]
@@ -214,13 +214,17 @@ def in_one(
     return _tape(engine, [walk([0], len(xs[0]), state)], [(0, 0)], xs[0].shape[1])
 
 
-def _tape(engine: Engine, groups: list[Group], order: list[tuple[int, int]], B: int) -> Tape:
+def _tape(engine: Engine, groups: list[Group], order: list[Place], B: int) -> Tape:
     end, place = groups[order[-1][0]], order[-1][1]
     last = [s[place].contiguous() for s in end.last]
-    tape = Tape(engine, groups, order, _joined(groups, order), last, B)
+    each = range(len(groups[0].pieces[0].ys))
+    ys = [
+        joined(order, [[piece.ys[i].detach() for piece in g.pieces] for g in groups], B)
+        for i in each
+    ]
     for piece in (piece for group in groups for piece in group.pieces if piece.again):
         piece.ys = []
-    return tape
+    return Tape(engine, groups, order, ys, last, B)
 
 
 def _first_states(engine: Engine, xs: Leaves, state: Leaves, cut: Cut) -> list[Tensor]:
@@ -243,13 +247,14 @@ def forget_casts() -> None:
         torch.clear_autocast_cache()
 
 
-def _missed(levels: Levels, first: Leaves, last: Leaves, windows: Sequence[int]) -> list[int]:
+def _some(states: Leaves, windows: Sequence[int]) -> list[Tensor]:
+    """Of states (K, B, ...) those of some windows, without an index that the host would send."""
+    return [torch.stack([s[k] for k in windows]) for s in states]
+
+
+def _missed(levels: Levels, begun: Leaves, true: Leaves, windows: Sequence[int]) -> list[int]:
     """Those of some windows that did not begin where the one before ended."""
-    if not windows:
-        return []
-    guessed = [s[list(windows)] for s in first]
-    true = [s[[k - 1 for k in windows]] for s in last]
-    met = levels.met(guessed, true).tolist()
+    met = levels.met(begun, true).tolist()
     return [k for k, good in zip(windows, met, strict=True) if not good]
 
 
@@ -265,32 +270,21 @@ def _is_hopeless(missed: Sequence[int], K: int) -> bool:
     return longest > 2 and 2 * longest >= K - missed[0]
 
 
-def _sound(groups: list[Group], owner: list[tuple[int, int]], missed: Sequence[int]) -> bool:
+def _sound(groups: list[Group], owner: list[Place], missed: Sequence[int]) -> bool:
     """Whether what is replaced is finite: else its zero gradients would become NaN."""
+    finite = []
     for k in missed:
         group, place = owner[k]
         n = len(groups[group].starts)
-        results = [s[place] for s in groups[group].last]
+        finite += [s[place].isfinite().all() for s in groups[group].last]
         for piece in groups[group].pieces:
-            results += [in_time(y.detach(), n)[place] for y in piece.ys]
-        if not all(bool(t.isfinite().all()) for t in results):
-            return False
-    return True
+            finite += [in_time(y.detach(), n)[place].isfinite().all() for y in piece.ys]
+    return bool(torch.stack(finite).all())
 
 
-def _replace(groups: list[Group], owner: tuple[int, int]) -> None:
+def _replace(groups: list[Group], owner: Place) -> None:
     group, place = owner
     groups[group].current[place] = False
-
-
-def _joined(groups: list[Group], order: Sequence[tuple[int, int]]) -> list[Tensor]:
-    """ys, (T, B, ...) each, of all segments."""
-    each = [
-        [[in_time(y.detach(), len(group.starts)) for y in piece.ys] for piece in group.pieces]
-        for group in groups
-    ]
-    count = len(groups[0].pieces[0].ys)
-    return [torch.cat([ys[i][place] for g, place in order for ys in each[g]]) for i in range(count)]
 
 
 def _leaf(t: Tensor, wanted: bool) -> Tensor:
@@ -302,6 +296,8 @@ def _followed(length: int, warm: int, engine: Engine) -> list[int]:
     """The steps of pieces by which gradients that enter at the end are followed until they end."""
     if length <= 2 * warm:
         return [length]
+    if engine.call > 2 * warm * engine.cost(1):
+        return [length - 2 * warm, 2 * warm]
     if engine.call:
         return [length - 2 * warm, warm, warm]
     steps, left, size = [warm], length - warm, warm

@@ -12,11 +12,10 @@ T steps, K windows of C steps.
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from bppsa_lightning.windows.cut import Cut, Leaves
-from bppsa_lightning.windows.levels import Levels, gradients_met
+from bppsa_lightning.windows.cut import Cut
+from bppsa_lightning.windows.levels import Levels
 from bppsa_lightning.windows.report import Report
 
 States = list[Tensor]  # (K, ...) each
@@ -50,6 +49,28 @@ class InPlace(ABC):
     ys: int
 
     @abstractmethod
+    def walk_windows(
+        self, cut: Cut, state: States, levels: Levels
+    ) -> tuple[States, States, list[bool]]:
+        """Walks all windows side by side, behind the head; their results are written.
+
+        Args:
+            state: before the sequence, (1, ...) each.
+
+        Returns:
+            The states before windows, guessed by their warm-ups from zeros, and behind them; and
+            of all but the first, whether it began where the window before it ended.
+        """
+
+    @abstractmethod
+    def walk(self, windows: Windows, state: States) -> States:
+        """The states behind windows, from those before; their results are written."""
+
+    @abstractmethod
+    def before(self, windows: Windows) -> States:
+        """The states before windows, by the results."""
+
+    @abstractmethod
     def begin_backward(self, grad_ys: Gradients, wanted: list[bool]) -> None:
         """With the direct gradients of ys; which are wanted, of xs, state and own tensors."""
 
@@ -58,16 +79,24 @@ class InPlace(ABC):
         """That were found: of xs and of the engine's tensors, None where not wanted."""
 
     @abstractmethod
-    def walk(self, windows: Windows, state: States, written: bool = True) -> States:
-        """The states behind windows, from those before; their results are written, if wanted."""
-
-    @abstractmethod
-    def before(self, windows: Windows) -> States:
-        """The states before windows, by the results."""
-
-    @abstractmethod
     def forget_gradients(self) -> None:
         """As if none had been found."""
+
+    @abstractmethod
+    def pull_windows(
+        self, cut: Cut, given: States, levels: Levels
+    ) -> tuple[States, States, list[bool]]:
+        """All windows side by side, with the direct gradients; adds what it finds.
+
+        Args:
+            given: the gradients behind the sequence, (1, ...) each.
+
+        Returns:
+            What entered windows at their ends, guessed by the direct gradients of the first
+            ``cut.back`` steps behind them, and what left at their starts; and of all but the last,
+            whether that was what left the window after it. If all were, the head is done as well:
+            what left first is then the gradient before the sequence.
+        """
 
     @abstractmethod
     def pull(self, windows: Windows, state: States, given: States, direct: bool) -> States:
@@ -79,16 +108,6 @@ class InPlace(ABC):
                 gradients, and what is found is added to them.
         """
 
-    @abstractmethod
-    def guess(self, windows: Windows, state: States) -> States:
-        """What reaches the states before windows of the direct gradients in them; adds nothing."""
-
-
-def _windows(cut: Cut, first: int = 0, steps: int | None = None) -> Windows:
-    """From window `first` on; the first steps of each, if not all."""
-    at = cut.head + first * cut.span
-    return Windows(at, cut.windows - first, cut.span if steps is None else steps, cut.span)
-
 
 def _one(first: int, steps: int) -> Windows:
     return Windows(first, 1, steps)
@@ -98,16 +117,9 @@ def forward(sequence: InPlace, state: States, cut: Cut, levels: Levels, report: 
     """Walks the sequence from a state, (1, ...) each; returns the last one."""
     K, C = cut.windows, cut.span
     report.windows, report.warm = K, cut.warm
-    if cut.head:
-        state = sequence.walk(_one(0, cut.head), state)
-    warm_up = Windows(cut.head + C - cut.warm, K - 1, cut.warm, C)
-    zeros = [s.new_zeros(K - 1, *s.shape[1:]) for s in state]
-    guessed = sequence.walk(warm_up, zeros, written=False) if cut.warm else zeros
-    first = [torch.cat(pair) for pair in zip(state, guessed, strict=True)]
-    last = sequence.walk(_windows(cut), first)
-    missed = _missed(levels, [s[1:] for s in first], [s[:-1] for s in last])
-    report.missed = len(missed)
-    waiting = [k + 1 for k in missed]
+    first, last, met = sequence.walk_windows(cut, state, levels)
+    waiting = [k for k, good in enumerate(met, 1) if not good]
+    report.missed = len(waiting)
     while waiting:
         # In the order of time: what follows a window that was walked again may have met.
         k = waiting.pop(0)
@@ -117,34 +129,29 @@ def forward(sequence: InPlace, state: States, cut: Cut, levels: Levels, report: 
             s[k] = new[0]
         if k + 1 < K and k + 1 not in waiting:
             begun, true = [s[k + 1 : k + 2] for s in first], [s[k : k + 1] for s in last]
-            if _missed(levels, begun, true):
+            if not bool(
+                levels.met([s.unsqueeze(1) for s in begun], [s.unsqueeze(1) for s in true])
+            ):
                 waiting.insert(0, k + 1)
     return [s[-1:].clone() for s in last]
-
-
-def _missed(levels: Levels, first: Leaves, true: Leaves) -> list[int]:
-    met = levels.met([s.unsqueeze(1) for s in first], [s.unsqueeze(1) for s in true])
-    return [k for k, good in enumerate(met.tolist()) if not good]
 
 
 def backward(sequence: InPlace, cut: Cut, levels: Levels, given: States, report: Report) -> States:
     """Finds all gradients, from those behind the sequence; returns those before it."""
     K, C = cut.windows, cut.span
-    whole = _windows(cut)
-    state = sequence.before(whole)
-    steps = max(1, min(cut.back or cut.warm, C))
-    guessed = sequence.guess(_windows(cut, 1, steps), [s[1:] for s in state])
-    entered = [torch.cat(pair) for pair in zip(guessed, given, strict=True)]
-    left = sequence.pull(whole, state, entered, direct=True)
-    met = gradients_met(levels, [s[:-1] for s in entered], [s[1:] for s in left])
-    if met is None:  # overflow: which numbers are infinite, and which are none, the walk says
+    entered, left, met = sequence.pull_windows(cut, given, levels)
+    if all(met):
+        return [s[:1] for s in left]
+    if not all(bool(t.isfinite().all()) for t in (*entered, *left)):
+        # Overflow: which numbers are infinite, and which are none, the walk says.
         report.gradients_missed = K
         sequence.forget_gradients()
         return sequence.pull(_one(0, cut.T), sequence.before(_one(0, 1)), given, direct=True)
     report.gradients_missed = K - 1 - sum(met)
     # Gradients are linear in what enters: what a guess lacked follows by itself.
     more: States | None = None
-    least = [] if all(met) else [levels.least_gradients(g) for g in left]
+    least = [levels.least_gradients(g) for g in left]
+    state = sequence.before(Windows(cut.head, K, C, C))
     for k in range(K - 2, -1, -1):
         lacking = [b[k + 1 : k + 2] - a[k : k + 1] for a, b in zip(entered, left, strict=True)]
         if more is not None:

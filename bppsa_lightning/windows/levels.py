@@ -69,7 +69,9 @@ class Levels(NamedTuple):
         rounding.mul_(_SPACINGS * torch.finfo(b.dtype).eps).addcmul_(share, level)
         near = (a - b).abs_() <= rounding.clamp_(max=torch.finfo(b.dtype).max)
         # Infinite ones are equal, if at all, and NaN is near to NaN.
-        return near if bool(near.all()) else near | (a == b) | (a.isnan() & b.isnan())
+        if not near.is_cuda and bool(near.all()):  # (which the host would wait for)
+            return near
+        return near | (a == b) | (a.isnan() & b.isnan())
 
     def least_gradients(self, g: Tensor) -> Tensor:
         """What is too little to matter beside a state's gradients (n, ...), number by number."""
@@ -98,27 +100,6 @@ def rounding_of(single: Leaves, double: Leaves, dtype: torch.dtype) -> tuple[Ten
         usual = shares.median() * size if shares.numel() else apart
         found.append(torch.maximum(apart, usual) * share)
     return tuple(found)
-
-
-def gradients_met(levels: Levels, guessed: Leaves, true: Leaves) -> list[bool] | None:
-    """Of n gradients, whether a guess is what it should be as far as rounding goes.
-
-    Args:
-        guessed, true: (n, ...) each, of all parts of a state.
-
-    Returns:
-        None if one of them is not finite.
-    """
-    met: Tensor | None = None
-    for a, b in zip(guessed, true, strict=True):
-        if not b.numel():
-            continue
-        near = ((a - b).abs() <= levels.least_gradients(b)).flatten(1).all(1)
-        met = near if met is None else met & near
-    verdicts: list[bool] = [] if met is None else met.tolist()
-    if not all(verdicts) and not all(bool(t.isfinite().all()) for t in (*guessed, *true)):
-        return None
-    return verdicts
 
 
 def rounding_of_gradients(single: Leaves, double: Leaves) -> float:

@@ -24,6 +24,12 @@ _FIRST_REST, _LONGEST_REST = 8, 512
 # A look may take this part of the steps: beyond, warm-ups would not pay either.
 _PART_OF_STEPS = 8
 
+# Cuts of the last sizes are kept: choosing one takes as long as some thousand short steps.
+_MOST_CHOSEN = 64
+
+# No recurrence is thought to forget in fewer steps: where these do not pay, nobody looks.
+LEAST_WARM = 32
+
 
 class Memory:
     """Of one recurrence, from call to call.
@@ -43,6 +49,7 @@ class Memory:
         self.reason: str | None = None
         self.report: Report | None = None
         self.calls = self.windowed = 0
+        self._chosen: dict[tuple[object, ...], Cut | None] = {}
         self._rest = 0  # calls until the next look
         self._next_rest = _FIRST_REST
 
@@ -55,13 +62,17 @@ class Memory:
         self._learn(self.report)
         self.calls += 1
         T, B = xs[0].shape[:2]
-        if self._rest > 0:
+        least = 1 if asked else min(LEAST_WARM, self.warm or LEAST_WARM)
+        if self._choose(engine, T, B, least, asked) is None:
+            self.reason = f"{T} steps are too few for windows"
+            return None
+        if self._rest > 0 and self._knows(state):
             self._rest -= 1
         else:
             self._look(engine, xs, state)
         if self.warm is None:
             return None
-        cut = choose_cut(T, B, self.warm, engine.rows_for_twice, engine.call, 1.0 if asked else 1.5)
+        cut = self._choose(engine, T, B, self.warm, asked)
         if cut is None:
             self.reason = f"{T} steps are too few for windows that warm up for {self.warm}"
             return None
@@ -69,6 +80,30 @@ class Memory:
         self.reason = None
         self.report = Report()
         return cut._replace(back=max(self.warm, self.back))
+
+    def rest(self) -> bool:
+        """Whether this call is left to the walk, as windows did not meet not long ago."""
+        self._learn(self.report)
+        if self.warm is not None or self._rest == 0:
+            return False
+        self.calls += 1
+        self._rest -= 1
+        return True
+
+    def _choose(self, engine: Engine, T: int, B: int, warm: int, asked: bool) -> Cut | None:
+        """By the engine's costs; asked again, the same."""
+        key = T, B, warm, asked, type(engine), engine.call, torch.get_num_threads()
+        if key not in self._chosen:
+            if len(self._chosen) >= _MOST_CHOSEN:
+                self._chosen.clear()
+            gain = 0.0 if asked else engine.gain
+            self._chosen[key] = choose_cut(T, B, warm, engine.cost, engine.call, gain, engine.near)
+        return self._chosen[key]
+
+    def _knows(self, state: Leaves) -> bool:
+        """Whether it has looked at states of this dtype, on this device."""
+        seen = () if self.levels is None else self.levels.rounding
+        return [(r.dtype, r.device) for r in seen] == [(s.dtype, s.device) for s in state]
 
     def _look(self, engine: Engine, xs: Leaves, state: Leaves) -> None:
         T = xs[0].shape[0]

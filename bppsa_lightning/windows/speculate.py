@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bppsa_lightning.windows import in_place
 from bppsa_lightning.windows.backward import backward
@@ -30,7 +29,8 @@ def speculate(
             again; 0 to keep all. (A sequence that is walked where it lies is not checkpointed.)
 
     Returns:
-        ys, (T, B, ...) each, and the last state. Differentiable once.
+        ys, (T, B, ...) each, and the last state. Differentiable as often as the engine is: second
+        derivatives are those of its walk.
     """
     inputs = (*xs, *state, *engine.tensors)
     kept = differentiated(engine, xs, state)
@@ -94,6 +94,20 @@ class _Call:
         a, b = self.xs, self.xs + self.states
         return tensors[:a], tensors[a:b], tensors[b:]
 
+    def differentiable_gradients(
+        self, tensors: Sequence[Tensor], given: Sequence[Tensor | None], wanted: Sequence[bool]
+    ) -> tuple[Tensor | None, ...]:
+        """The gradients of what was given to `apply`, with a graph behind them: by one walk."""
+        xs, states, own = self.parts(tensors)
+        ys, last = self.engine.with_tensors(own)(xs, states)
+        pairs = [(r, g) for r, g in zip((*ys, *last), given, strict=True) if g is not None]
+        inputs = [t for t, w in zip(tensors, wanted, strict=True) if w]
+        results, entering = zip(*pairs, strict=True)
+        found = iter(
+            torch.autograd.grad(results, inputs, entering, create_graph=True, allow_unused=True)
+        )
+        return tuple(next(found) if w else None for w in wanted)
+
 
 class _Speculation(torch.autograd.Function):
     @staticmethod
@@ -106,9 +120,8 @@ class _Speculation(torch.autograd.Function):
             tape = call.walk(
                 [x.detach() for x in xs], [s.detach() for s in states], call.parts(wanted)[0]
             )
-        if call.checkpoint:  # what is walked again must be what was walked
-            ctx.save_for_backward(*tensors, *call.engine.constants)
         ctx.tape = tape
+        ctx.save_for_backward(*tensors, *call.engine.constants)
         call.ys = len(tape.ys)
         outputs = (*tape.ys, *tape.last)
         tape.ys, tape.last = [], []
@@ -117,16 +130,19 @@ class _Speculation(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        call, tape = ctx.call, ctx.tape
+        call, tape, wants = ctx.call, ctx.tape, ctx.needs_input_grad[1:]
+        if torch.is_grad_enabled() and any(g is not None for g in gradients):
+            given = ctx.saved_tensors[: len(wants)]
+            return (None, *call.differentiable_gradients(given, gradients, wants))
         if tape is None:
             raise RuntimeError(
                 "Trying to backward through the graph of a recurrence a second time: specify "
                 "retain_graph=True in the first backward"
             )
-        _ = ctx.saved_tensors  # raises if one was changed
-        wanted = call.parts(ctx.needs_input_grad[1:])
+        if call.checkpoint:  # what is walked again must be what was walked
+            _ = ctx.saved_tensors  # raises if one was changed
+        wanted = call.parts(wants)
         grad_ys, grad_last = gradients[: call.ys], gradients[call.ys :]
         found = backward(tape, list(grad_ys), list(grad_last), wanted, call.report)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
@@ -148,12 +164,13 @@ class _InPlaceSpeculation(torch.autograd.Function):
         return (*sequence.results[: sequence.ys], *last)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         call, n, wanted = ctx.call, ctx.inputs, list(ctx.needs_input_grad[2:])
         if all(g is None for g in gradients):
             return (None,) * (2 + n)
         tensors, results = ctx.saved_tensors[:n], ctx.saved_tensors[n:]
+        if torch.is_grad_enabled():
+            return (None, None, *call.differentiable_gradients(tensors, gradients, wanted))
         xs, states, own = call.parts(tensors)
         sequence = call.engine.in_place(xs, states, own, True, results)
         assert sequence is not None

@@ -1,5 +1,5 @@
 // One recurrent layer in one direction, on the CPU.
-#include "../operators/recurrent_into.h"
+#include "../operators/recurrent_windows.h"
 #include "crew.h"
 #include "huge_pages.h"
 #include "levels/table.h"
@@ -55,4 +55,7 @@ STABLE_TORCH_LIBRARY_IMPL(bppsa, CPU, m) {
   m.impl("recurrent_room", TORCH_BOX(&bppsa::recurrent_room<bppsa::cpu::Device>));
   m.impl("recurrent_into", TORCH_BOX(&bppsa::recurrent_into<bppsa::cpu::Device>));
   m.impl("recurrent_backward_into", TORCH_BOX(&bppsa::recurrent_backward_into<bppsa::cpu::Device>));
+  m.impl("recurrent_windows", TORCH_BOX(&bppsa::recurrent_windows<bppsa::cpu::Device>));
+  m.impl("recurrent_windows_backward",
+         TORCH_BOX(&bppsa::recurrent_windows_backward<bppsa::cpu::Device>));
 }

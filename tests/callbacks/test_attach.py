@@ -1,18 +1,12 @@
 """bl.Attach: scanned in fit, under whatever strategy, and only there."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from support import forked
 from support.helpers import Classifier, data, fit, is_attached, stock_training, trainer
 from support.strategy_models import STOCK, assert_same_training
 
 import bppsa_lightning as bl
-
-SCRIPT = Path(__file__).parents[1] / "support" / "sharded_training.py"
 
 
 class Attachment(Classifier):
@@ -61,13 +55,8 @@ def test_an_unknown_algorithm_is_refused_at_once():
 
 @pytest.mark.slow
 def test_beside_sharded_parameters_of_two_processes(tmp_path):
-    names = ("MASTER_PORT", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
-    environment = {name: value for name, value in os.environ.items() if name not in names}
-    run = subprocess.run(
-        [sys.executable, str(SCRIPT), str(tmp_path)],
-        env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-4000:]
+    script = forked.TESTS / "support" / "sharded_training.py"
+    forked.run(tmp_path, script, tmp_path, ranks=2)
     for rank in (0, 1):
         left = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
         assert left["sharded"] == "FSDPGRU" and len(left["losses"]) == 8

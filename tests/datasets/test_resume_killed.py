@@ -1,24 +1,18 @@
 """Trainings killed at random moments (SIGKILL) and resumed end with the bits of an unbroken one."""
 
-import contextlib
-import json
 import os
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
-from support.killed_training import check_kills
+from support import forked
+from support.killed_training import check_kills, said, start
 from support.resumed_checks import assert_rest, final, logged, newest, same, step_of
 from support.resumed_training import BITSTREAM, CIFAR10, DIGITS, IRMAS, write_cifar10
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
-TESTS = Path(__file__).parents[1]
 SETTINGS = {"checkpoints": {"every_n_train_steps": 7}, "dropout": 0.2}
 
-# Times as many kills as in `make test`.
+# Times as many runs are killed as in `make test`: eight.
 MORE = int(os.environ.get("BPPSA_KILLS", 1))
 
 
@@ -26,7 +20,7 @@ def in_the_middle(steps, batches):
     return [step for step in steps if step % batches]
 
 
-@pytest.mark.parametrize("num_workers, runs", [(0, 4 * MORE), (2, 2 * MORE)])
+@pytest.mark.parametrize("num_workers, runs", [(0, 2 * MORE), (2, 2 * MORE)])
 def test_bitstream(tmp_path, num_workers, runs):
     batches = 100 if num_workers == 0 else 30
     data = {"steps": 50, "num_samples": 4 * batches, "batch_size": 4, "num_val_samples": 8}
@@ -60,63 +54,53 @@ def test_cifar10(tmp_path):
 def test_irmas(tmp_path):
     pytest.importorskip("pretty_midi", reason="the audio extra brings pretty_midi")
     pytest.importorskip("librosa", reason="the audio extra brings librosa")
-    data = {"per_class": 9, "batch_size": 4, "val_split": 0.34, "test_split": 0.33}
+    data = {"per_class": 3, "batch_size": 2, "val_split": 0.34, "test_split": 0.33}
     options = {"files": tmp_path / "data", "data": {**data, "prepare_workers": 1}}
     options |= {"checkpoints": {"every_n_train_steps": 2}, "dropout": 0.2}
     steps = check_kills(tmp_path, IRMAS, options, MORE)
-    assert MORE == 1 or in_the_middle(steps, 9)
+    assert MORE == 1 or in_the_middle(steps, 5)
 
 
 @pytest.fixture
-def run_two(tmp_path):
-    """Starts two processes of one training, which are killed together, and at the end at last."""
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    names = ("MASTER_PORT", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "PL_GLOBAL_SEED")
-    environment = {name: value for name, value in os.environ.items() if name not in names}
-    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    started = []
+def start_two():
+    """Starts the two processes of one training, which are killed at the end at last."""
+    all_started = []
 
-    def start(folder, options, checkpoint=None):
-        script = TESTS / "support" / "resumed_training.py"
-        arguments = [folder, BITSTREAM, json.dumps(options), *filter(None, [checkpoint])]
-        with open(folder.with_suffix(".out"), "w") as output:
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, script, *arguments], env=environment, stdout=output,
-                    stderr=subprocess.STDOUT, start_new_session=True,
-                )
-            )  # fmt: skip
-        return started[-1]
+    def start_two(folder, options, checkpoint=None):
+        for variables in forked.of_ranks(2):
+            all_started.append(start(folder, BITSTREAM, options, checkpoint, **variables))
+        return all_started[-2:]
 
-    yield start
-    for process in started:
-        kill(process)
+    yield start_two
+    for process in all_started:
+        forked.kill(process)
 
 
-def kill(process):
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def assert_end(processes, folder):
+    for process in processes:
+        process.join(300)
+        assert process.exitcode == 0, said(folder)
 
 
-def test_two_processes(tmp_path, run_two):
+def test_two_processes(tmp_path, start_two):
     data = {"steps": 50, "num_samples": 802, "batch_size": 4, "num_val_samples": 8}
     options = {
-        "files": str(tmp_path / "data"),
+        "files": tmp_path / "data",
         "data": data,
         "checkpoints": {"every_n_train_steps": 7},
         "trainer": {"strategy": "bppsa_ddp", "devices": 2, "max_epochs": 2},
     }
     whole, first, last = (tmp_path / name for name in ("whole", "first", "last"))
-    assert run_two(whole, options).wait(300) == 0, whole.with_suffix(".out").read_text()[-4000:]
+    assert_end(start_two(whole, options), whole)
     lines = len(logged(whole))
-    process = run_two(first, options)
-    while process.poll() is None and len(logged(first)) < lines * 2 // 3:
-        time.sleep(0.001)
-    assert process.poll() is None, "it ended before it was killed"
-    kill(process)
+    processes = start_two(first, options)
+    while processes[0].is_alive() and len(logged(first)) < lines * 2 // 3:
+        time.sleep(0.005)
+    assert processes[0].is_alive(), "it ended before it was killed"
+    for process in processes:
+        forked.kill(process)
     checkpoint = newest(first)
     assert in_the_middle([step_of(checkpoint)], 101)
-    assert run_two(last, options, checkpoint).wait(300) == 0
+    assert_end(start_two(last, options, checkpoint), last)
     assert_rest(last, whole)
     assert same(final(last, rank=1), final(whole, rank=1))

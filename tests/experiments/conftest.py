@@ -35,10 +35,10 @@ def trained_here(monkeypatch, tmp_path):
             return start(command, **settings)
         commands.append(command[3:])
         importlib.import_module(command[2]).main(command[3:])
+        if "wandb" in sys.modules:  # its run is this process's, and would be the next training's
+            sys.modules["wandb"].finish()
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.chdir(tmp_path)
-    yield commands
-    if "wandb" in sys.modules:  # its run is this process's, and would be the next test's
-        sys.modules["wandb"].finish()
+    return commands

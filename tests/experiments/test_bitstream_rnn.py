@@ -1,14 +1,15 @@
 """The bitstream experiment as a user runs it: compared, interrupted, killed, resumed."""
 
 import json
+import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
+from support import forked
 
+from experiments.compare import __main__ as compare
 from experiments.compare import runs
 
 SMALL = [
@@ -21,16 +22,35 @@ SMALL = [
 
 
 @pytest.fixture
-def run(environment, tmp_path):
-    """Runs a module of experiments/ in an empty folder."""
+def start(environment, tmp_path):
+    """Starts a module of experiments/ in an empty folder; what it says is in `said` there."""
+    started = []
 
-    def run(module, *arguments, check=True):
-        command = [sys.executable, "-m", f"experiments.{module}", *arguments, *SMALL]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
-        assert not check or done.returncode == 0, done.stdout + done.stderr
-        return done
+    def start(module, *arguments, **variables):
+        variables = {"PYTHONPATH": environment["PYTHONPATH"], **variables}
+        started.append(
+            forked.start(
+                tmp_path / "said", f"experiments.{module}", *arguments, *SMALL, folder=tmp_path,
+                **variables,
+            )
+        )  # fmt: skip
+        return started[-1]
+
+    yield start
+    for process in started:
+        forked.kill(process)
+
+
+@pytest.fixture
+def run(start, tmp_path):
+    """Runs one of them to its end; what it says."""
+
+    def run(*arguments, status=0, **variables):
+        process = start(*arguments, **variables)
+        process.join(300)
+        said = (tmp_path / "said").read_text()
+        assert process.exitcode == status, said
+        return said
 
     return run
 
@@ -42,9 +62,13 @@ def losses(folder):
 
 
 @pytest.mark.slow
-def test_compare_trains_both_and_shows_that_the_curves_coincide(run, tmp_path):
-    printed = run("compare", "bitstream_rnn", "--trainer.limit_train_batches", "40")
-    assert "speed-up" in printed.stdout and "curves:" in printed.stdout
+def test_compare_trains_both_and_shows_that_the_curves_coincide(
+    trained_here, tmp_path, capsys, caplog
+):
+    caplog.set_level("INFO")
+    compare.main(["bitstream_rnn", "--trainer.limit_train_batches", "40", *SMALL])
+    printed = capsys.readouterr().out
+    assert "speed-up" in printed and "curves:" in printed
     folder = tmp_path / "runs" / "bitstream_rnn"
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["largest_relative_loss_difference"] < 1e-4
@@ -52,33 +76,29 @@ def test_compare_trains_both_and_shows_that_the_curves_coincide(run, tmp_path):
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert len(losses(folder / "bppsa")) == len(losses(folder / "stock")) == 4
     # Scanned in one run, stock in the other; and W&B wrote its offline file without an account.
-    assert (
-        "BPPSA accelerates 1 of 1 recurrent layers: rnn (RNN-tanh)"
-        in printed.stderr + printed.stdout
-    )
+    assert caplog.text.count("BPPSA accelerates 1 of 1 recurrent layers: rnn (RNN-tanh)") == 1
     assert list((folder / "bppsa").rglob("*.wandb")) and list((folder / "stock").rglob("*.wandb"))
 
 
 def test_compare_names_what_it_does_not_find(run):
-    done = run("compare", "nothing", check=False)
-    assert done.returncode == 2 and "invalid choice: 'nothing'" in done.stderr
-    assert all(name in done.stderr for name in runs.experiments())
+    said = run("compare", "nothing", status=2)
+    assert "invalid choice: 'nothing'" in said
+    assert all(name in said for name in runs.experiments())
     assert runs.experiments() == ["bitstream_rnn", "irmas_gru", "lenet5", "pruned_vgg11"]
 
 
 def wait_for(condition, process, seconds=90):
     deadline = time.monotonic() + seconds
     while not condition():
-        assert process.poll() is None, "ended before it could be interrupted"
+        assert process.is_alive(), "ended before it could be interrupted"
         assert time.monotonic() < deadline, "took too long"
         time.sleep(0.02)
 
 
 @pytest.mark.slow
-def test_interrupted_killed_and_then_resumed(environment, tmp_path):
-    fit = [sys.executable, "-m", "experiments.train.bitstream_rnn", "fit"]
-    fit += ["--checkpoint.every_n_train_steps", "1", *SMALL]
-    environment = {**environment, "WANDB_MODE": "disabled"}
+def test_interrupted_killed_and_then_resumed(start, run, tmp_path):
+    fit = ["train.bitstream_rnn", "fit", "--checkpoint.every_n_train_steps", "1"]
+    disabled = {"WANDB_MODE": "disabled"}
     checkpoints = tmp_path / "runs" / "bitstream_rnn" / "checkpoints"
     last = checkpoints / "last.ckpt"
 
@@ -88,18 +108,11 @@ def test_interrupted_killed_and_then_resumed(environment, tmp_path):
     def stop(how, *resume):
         """Trains until there is a new checkpoint, then sends a signal; the steps of the last."""
         before = steps_done()
-        process = subprocess.Popen(
-            [*fit, *resume, "--trainer.max_epochs", "1000"],
-            cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            # A shell's background jobs ignore it, and so would what they start.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )  # fmt: skip
-        try:
-            wait_for(lambda: steps_done() > before, process)
-            process.send_signal(how)
-            process.wait(60)
-        finally:
-            process.kill()
+        process = start(*fit, *resume, "--trainer.max_epochs", "1000", **disabled)
+        wait_for(lambda: steps_done() > before, process)
+        os.kill(process.pid, how)
+        process.join(60)
+        forked.kill(process)
         whole = list(checkpoints.glob("*.ckpt"))
         assert whole
         for path in whole:
@@ -112,9 +125,5 @@ def test_interrupted_killed_and_then_resumed(environment, tmp_path):
     killed = stop(signal.SIGKILL, "--ckpt_path", str(last))
     assert killed > interrupted
     resume = ["--ckpt_path", str(last), "--trainer.max_steps", str(killed + 3)]
-    done = subprocess.run(
-        [*fit, *resume, "--trainer.max_epochs", "-1"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run(*fit, *resume, "--trainer.max_epochs", "-1", **disabled)
     assert steps_done() == killed + 3

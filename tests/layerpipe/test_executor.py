@@ -1,14 +1,12 @@
 """The pipeline on gloo processes against delayed SGD in one process, and against stock."""
 
+import functools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import lightning.pytorch as pl
 import pytest
 import torch
+from support import forked
 from support import layerpipe_training as training
 from support.helpers import assert_close
 from torch import nn
@@ -17,7 +15,6 @@ from bppsa_lightning.layerpipe.delays import layer_delays
 from bppsa_lightning.layerpipe.reference import delayed_sgd
 
 pytestmark = pytest.mark.slow
-TESTS = Path(__file__).parents[1]
 DELAYED = [
     f"{schedule}-{optimizer}-delayed-{versions}-{layers}"
     for schedule, optimizer, versions, layers in [
@@ -35,34 +32,29 @@ EXACT = [
     "gpipe-sgd-delayed-stash-perceptron",
     "zero_bubble-adam-delayed-stash-perceptron",
 ]
-TRAINER = {2: ["lent", "drained", "features"], 3: ["lent"], 4: ["lent"]}
+# Two processes train all, three and four each half of them: every schedule meets more than one
+# number of stages.
+CASES = {2: DELAYED + EXACT, 3: DELAYED[1::2] + EXACT[::2], 4: DELAYED[::2] + EXACT[1::2]}
+TRAINER = {2: ["lent", "drained", "features"], 3: [], 4: ["lent"]}
 
 
-def trained(processes, folder, cases):
-    """{(case, rank): what that process left}."""
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    for name in ("MASTER_PORT", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"):
-        environment.pop(name, None)
-    script = TESTS / "support" / "layerpipe_training.py"
-    run = subprocess.run(
-        [sys.executable, script, str(processes), folder, *cases],
-        cwd=TESTS, env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-4000:]
-    found = {}
-    for file in Path(folder).glob("*.pt"):
-        case, _, rank = file.stem.rpartition("_")
-        found[case, int(rank)] = torch.load(file, weights_only=True)
-    return found
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """What so many processes left: their folder, and {(case, rank): what that process has}."""
 
+    @functools.cache
+    def left(processes):
+        folder = tmp_path_factory.mktemp(f"pipeline{processes}")
+        script = forked.TESTS / "support" / "layerpipe_training.py"
+        cases = CASES[processes] + TRAINER[processes]
+        forked.run(folder, script, processes, folder, *cases, ranks=processes)
+        found = {}
+        for file in folder.glob("*.pt"):
+            case, _, rank = file.stem.rpartition("_")
+            found[case, int(rank)] = torch.load(file, weights_only=True)
+        return folder, found
 
-@pytest.fixture(scope="module", params=[2, 3, 4])
-def left(request, tmp_path_factory):
-    """The number of processes, their folder, and what they left."""
-    folder = tmp_path_factory.mktemp(f"pipeline{request.param}")
-    cases = DELAYED + EXACT + TRAINER[request.param]
-    return request.param, folder, trained(request.param, folder, cases)
+    return left
 
 
 def loss_of(y, batch):
@@ -89,9 +81,20 @@ def without_statistics(weights):
     return {n: w for n, w in weights.items() if "running" not in n and "num_batches" not in n}
 
 
-@pytest.mark.parametrize("case", DELAYED + EXACT)
-def test_weights_are_those_of_delayed_sgd(left, case):
-    processes, _, found = left
+def each_of(cases):
+    """Each of these cases on each number of processes that trains it."""
+    trained = [(processes, case) for processes in CASES for case in CASES[processes]]
+    return pytest.mark.parametrize(
+        ("processes", "case"), [(processes, case) for processes, case in trained if case in cases]
+    )
+
+
+lent = pytest.mark.parametrize("processes", [n for n in TRAINER if "lent" in TRAINER[n]])
+
+
+@each_of(DELAYED + EXACT)
+def test_weights_are_those_of_delayed_sgd(left, processes, case):
+    _, found = left(processes)
     model, _ = oracle(case, training.CUTS[processes])
     wanted = without_statistics(model.state_dict())
     for rank in range(processes):
@@ -100,9 +103,9 @@ def test_weights_are_those_of_delayed_sgd(left, case):
         assert_close(weights, wanted, 1e-10)
 
 
-@pytest.mark.parametrize("case", DELAYED)
-def test_the_delay_of_every_layer_as_the_trace_shows_it(left, case):
-    processes, folder, found = left
+@each_of(DELAYED)
+def test_the_delay_of_every_layer_as_the_trace_shows_it(left, processes, case):
+    folder, found = left(processes)
     count = len(getattr(training, case.split("-")[-1])())
     wanted = layer_delays(case.split("-")[0], training.CUTS[processes], count)
     assert found[case, 0]["observed"] == dict(enumerate(wanted))
@@ -113,18 +116,20 @@ def test_the_delay_of_every_layer_as_the_trace_shows_it(left, case):
     assert not any(row["cat"] == "D" and row["args"]["layer"] == 0 for row in tasks)
 
 
+@lent
 @pytest.mark.parametrize("name", ["weights", "inputs", "both"])
-def test_tasks_that_are_lent_to_other_stages_change_nothing(left, name):
-    processes, _, found = left
+def test_tasks_that_are_lent_to_other_stages_change_nothing(left, processes, name):
+    _, found = left(processes)
     case, cuts = f"lent-{name}", found[f"lent-{name}", 0]["plan"]
     model, _ = oracle("layerpipe-sgd-delayed-stash-perceptron", cuts)
     for rank in range(processes):
         assert_close(found[case, rank]["weights"], model.state_dict(), 1e-10)
 
 
-def test_processes_meet_within_an_epoch_while_tasks_are_lent(left):
+@lent
+def test_processes_meet_within_an_epoch_while_tasks_are_lent(left, processes):
     """At a user's barrier they would wait for each other for ever if the pipeline did not drain."""
-    processes, _, found = left
+    _, found = left(processes)
     model = training.Model().double()
     [optimizer], [scheduler] = model.configure_optimizers()
     ages = layer_delays("layerpipe", found["validated", 0]["plan"], len(model.net))
@@ -136,13 +141,12 @@ def test_processes_meet_within_an_epoch_while_tasks_are_lent(left):
         assert_close(found["validated", rank]["weights"], model.state_dict(), 1e-10)
 
 
-@pytest.mark.parametrize("left", [2], indirect=True)
 class TestTrainer:
     """What a Trainer does between the steps, on two processes."""
 
     def test_it_drains_before_validations_and_checkpoints(self, left):
         """The oracle drains where the run validated (25) and kept checkpoints (20, 40)."""
-        _, _, found = left
+        _, found = left(2)
         model, _ = self.drained((20, 25, 40))
         for rank in (0, 1):
             assert_close(found["drained", rank]["weights"], model.state_dict(), 1e-10)
@@ -164,7 +168,7 @@ class TestTrainer:
         return model, losses
 
     def test_a_resumed_run_goes_on(self, left):
-        _, _, found = left
+        _, found = left(2)
         # A loader without a state begins again, as under stock Lightning.
         batches = list(training.loader())
         model, _ = self.drained((20, 25), batches[:20] + batches[:30])
@@ -172,7 +176,7 @@ class TestTrainer:
             assert_close(found["resumed", rank]["weights"], model.state_dict(), 1e-10)
 
     def test_a_checkpoint_is_one_file_that_stock_lightning_loads(self, left):
-        _, folder, _ = left
+        folder, _ = left(2)
         path = folder / "kept" / "step=20.ckpt"
         stock = training.Model.load_from_checkpoint(path, optimizer="adam")
         kept = torch.load(path, weights_only=False)
@@ -186,7 +190,7 @@ class TestTrainer:
         assert train.global_step == training.STEPS
 
     def test_predictions_are_those_of_the_whole_model(self, left):
-        _, _, found = left
+        _, found = left(2)
         model = training.Model(optimizer="adam").double()
         model.load_state_dict(found["predicted", 0]["weights"])
         wanted = model.eval().net(training.data().tensors[0])
@@ -201,7 +205,7 @@ class TestTrainer:
         ],
     )
     def test_without_delays_it_trains_as_stock_does(self, left, name, settings):
-        _, _, found = left
+        _, found = left(2)
         model = self.frozen()
         training.trainer("auto", 1, **settings).fit(model, training.loader())
         for rank in (0, 1):
@@ -209,7 +213,7 @@ class TestTrainer:
 
     def test_processes_shuffle_alike_and_as_stock_does(self, left):
         """Their own generators were seeded differently; rank 0's counts."""
-        _, _, found = left
+        _, found = left(2)
         model = self.frozen()
         pl.seed_everything(7, verbose=False)
         train = training.trainer("auto", 1, max_epochs=2)
@@ -224,7 +228,7 @@ class TestTrainer:
         return model
 
     def test_values_are_clipped_in_every_stage(self, left):
-        _, _, found = left
+        _, found = left(2)
         model = self.frozen().double()
         [optimizer], [scheduler] = model.configure_optimizers()
         ages = layer_delays("layerpipe", training.CUTS[2], len(model.net))
@@ -239,7 +243,7 @@ class TestTrainer:
 
     @pytest.mark.parametrize("name", ["mixed", "epochs", "default_cuts"])
     def test_all_processes_end_with_the_same_weights(self, left, name):
-        _, _, found = left
+        _, found = left(2)
         one, other = (found[name, rank] for rank in (0, 1))
         assert all(torch.equal(one["weights"][n], w) for n, w in other["weights"].items())
         assert one["steps"] == (3 if name == "epochs" else 1) * training.STEPS

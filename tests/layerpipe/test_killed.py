@@ -1,50 +1,37 @@
 """A killed process ends the others with an error; the run goes on from its last checkpoint."""
 
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
+from support import forked
 
 pytestmark = pytest.mark.slow
-TESTS = Path(__file__).parents[1]
-
-
-def run(folder, epoch=-1, rank=0):
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    for name in ("MASTER_PORT", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"):
-        environment.pop(name, None)
-    script = TESTS / "support" / "layerpipe_killed.py"
-    command = [sys.executable, script, folder, str(epoch), str(rank)]
-    return subprocess.run(
-        command, cwd=TESTS, env=environment, capture_output=True, text=True, timeout=120,
-        check=False,
-    )  # fmt: skip
+SCRIPT = forked.TESTS / "support" / "layerpipe_killed.py"
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The weights of a run that nobody killed."""
     folder = tmp_path_factory.mktemp("whole")
-    done = run(folder)
-    assert done.returncode == 0, done.stderr[-3000:]
+    forked.run(folder, SCRIPT, folder, -1, 0, ranks=2)
     return torch.load(folder / "weights.pt", weights_only=True)
 
 
 @pytest.mark.parametrize("rank", [0, 1], ids=["last_stage", "first_stage"])
 def test_a_killed_process(tmp_path, whole, rank):
-    start = time.monotonic()
-    killed = run(tmp_path, epoch=1, rank=rank)
-    assert killed.returncode != 0 and time.monotonic() - start < 60
+    """Lightning started the other one."""
+    start, said = time.monotonic(), tmp_path / "said"
+    killed = forked.start(said, SCRIPT, tmp_path, 1, rank)
+    try:
+        killed.join(120)
+        assert killed.exitcode and time.monotonic() - start < 60
+    finally:
+        forked.kill(killed)
     if rank:
-        assert "RuntimeError" in killed.stderr and "remote worker" in killed.stderr
+        assert "RuntimeError" in said.read_text() and "remote worker" in said.read_text()
     assert not (tmp_path / "weights.pt").exists() and (tmp_path / "last.ckpt").exists()
-    resumed = run(tmp_path)
-    assert resumed.returncode == 0, resumed.stderr[-3000:]
+    forked.run(tmp_path, SCRIPT, tmp_path, -1, 0, ranks=2)
     weights = torch.load(tmp_path / "weights.pt", weights_only=True)
     assert weights.keys() == whole.keys()
     assert all(torch.equal(weights[name], whole[name]) for name in whole)

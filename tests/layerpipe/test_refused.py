@@ -1,13 +1,10 @@
 """What a pipeline cannot train is refused, by a message that says what to change."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from lightning.pytorch.strategies import StrategyRegistry
+from support import forked
 from support.helpers import trainer
 from torch import nn
 
@@ -15,20 +12,14 @@ import bppsa_lightning as bl
 from bppsa_lightning.layerpipe import find
 
 pytestmark = pytest.mark.slow
-TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def said():
+def said(tmp_path_factory):
     """{case: the error}, of support/layerpipe_refused.py."""
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    run = subprocess.run(
-        [sys.executable, TESTS / "support" / "layerpipe_refused.py"],
-        cwd=TESTS, env=environment, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-4000:]
-    return json.loads(run.stdout.splitlines()[-1])
+    folder = tmp_path_factory.mktemp("refused")
+    printed = forked.run(folder, forked.TESTS / "support" / "layerpipe_refused.py")
+    return json.loads(printed.splitlines()[-1])
 
 
 @pytest.mark.parametrize(

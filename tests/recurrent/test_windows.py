@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 import bppsa_lightning as bl
+from bppsa_lightning import windows
 from bppsa_lightning.recurrent.engines import LayerEngine, PytorchEngine
 from bppsa_lightning.windows import Cut, Report, look, speculate
 
@@ -158,6 +159,36 @@ class Walk:
             levels = self.seen.levels
             [y], last = speculate(self.engine, [xs], list(init), self.cut, levels, Report())
         return tuple(last), y
+
+
+@pytest.mark.parametrize("call", [0, 30, 1000])
+@pytest.mark.parametrize("kind", [LayerEngine, PytorchEngine])
+def test_pieces_are_as_long_as_calls_cost(kind, call, monkeypatch):
+    """Whatever they are, the results are the walk's."""
+    torch.manual_seed(0)
+    weights = [w.detach() for w in nn.LSTM(3, 12).parameters()]
+    init, x = leaves((torch.randn(3, 12),) * 2), leaves(torch.randn(1200, 3, 3))
+
+    class Kind(kind):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.call = call * self.cost(1)
+
+    pieces, forward = [], windows.forward._pieces
+    monkeypatch.setattr(
+        windows.forward, "_pieces", lambda *a: pieces.append(forward(*a)) or pieces[-1]
+    )
+
+    def results(cut=None, dtype=torch.float32):
+        own = [w.detach().to(dtype).requires_grad_() for w in weights]
+        engine = Kind("lstm", own)
+        seen = look(engine, [x.detach()], [s.detach() for s in init], 150) if cut else None
+        walk = Walk(engine, cut, seen)
+        return run(walk, walk, *leaves((init, x), dtype))
+
+    found = results(Cut(1200, 4, 300, 60))
+    assert pieces == [{0: [60, 120, 60, 60], 30: [180, 60, 60], 1000: [180, 120]}[call]]
+    assert_as_exact(found, [results()], results(dtype=torch.float64))
 
 
 @pytest.mark.slow

@@ -1,14 +1,12 @@
 """Kills trainings of `resumed_training` at random moments, and resumes them."""
 
-import contextlib
-import multiprocessing
-import os
+import json
 import random
 import shutil
 import signal
 import time
 
-from support import resumed_training
+from support import forked
 from support.resumed_checks import assert_rest, logged, newest, step_of
 
 
@@ -60,9 +58,7 @@ def killed(*arguments):
     *arguments, seconds = arguments
     process = started(*arguments)
     process.join(seconds)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # its workers too
-    process.join()
+    forked.kill(process)  # its workers too
     assert process.exitcode in (0, -signal.SIGKILL), said(arguments[0])
     return process.exitcode != 0
 
@@ -78,18 +74,24 @@ def run_through(*arguments):
 
 def started(folder, *arguments):
     """A process whose training has begun."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([resumed_training.__name__])
-    process = context.Process(
-        target=resumed_training.train_silently, args=(folder, *arguments), daemon=False
-    )
-    process.start()
+    process = start(folder, *arguments)
     end = time.monotonic() + 120
     while process.is_alive() and not logged(folder):
-        assert time.monotonic() < end, said(folder)
-        time.sleep(0.001)
+        if time.monotonic() > end:
+            forked.kill(process)
+            raise AssertionError(said(folder))
+        time.sleep(0.005)
     return process
 
 
+def start(folder, name, options, checkpoint=None, **variables):
+    """A process that trains into a folder, and says what it says beside it."""
+    folder.parent.mkdir(exist_ok=True)
+    arguments = [folder, name, json.dumps(options, default=str), *filter(None, [checkpoint])]
+    script = forked.TESTS / "support" / "resumed_training.py"
+    return forked.start(folder.with_suffix(".out"), script, *arguments, **variables)
+
+
 def said(folder):
-    return folder.with_suffix(".out").read_text()[-4000:]
+    path = folder.with_suffix(".out")
+    return path.read_text()[-4000:] if path.exists() else "it has not begun"

@@ -35,7 +35,7 @@ def main() -> None:
     folder, epoch, rank = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     keeps = ModelCheckpoint(folder, filename="last", enable_version_counter=False)
     train = trainer(
-        bl.LayerPipeStrategy(cuts=(3,)), 2, max_epochs=3, enable_checkpointing=True,
+        bl.LayerPipeStrategy(cuts=(3,)), 2, max_epochs=2, enable_checkpointing=True,
         callbacks=[keeps, Kills(epoch, rank)],
     )  # fmt: skip
     model = Model(optimizer="adam")

@@ -2,7 +2,7 @@
 
     python layerpipe_training.py PROCESSES FOLDER [CASE ...]
 
-Lightning starts the other processes by running this file again. Writes FOLDER/<case>_<rank>.pt.
+The other processes are started in the same way. Writes FOLDER/<case>_<rank>.pt.
 """
 
 import dataclasses

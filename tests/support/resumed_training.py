@@ -8,8 +8,6 @@ for each number that was logged, the checkpoints, and `final_<rank>.pt` with all
 """
 
 import json
-import multiprocessing
-import os
 import pickle
 import sys
 from pathlib import Path
@@ -164,18 +162,6 @@ def train(folder: Path, name: str, options: dict, checkpoint: Path | None = None
     )
     trainer.fit(model, datamodule=data, ckpt_path=checkpoint)
     save_all(folder / f"final_{trainer.global_rank}.pt", trainer)
-
-
-def train_silently(*arguments: object) -> None:
-    """`train` in a process group of its own, whose output goes beside the folder."""
-    os.setsid()
-    multiprocessing.set_start_method("fork", force=True)  # of workers: torch is imported already
-    folder = Path(str(arguments[0]))
-    folder.parent.mkdir(exist_ok=True)
-    output = os.open(folder.with_suffix(".out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    train(*arguments)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python sharded_training.py FOLDER
 
-Lightning starts the second process by running this file again. Writes FOLDER/<rank>.pt.
+The other process is started in the same way. Writes FOLDER/<rank>.pt.
 """
 
 import sys

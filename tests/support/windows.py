@@ -39,7 +39,7 @@ def run(walk, step, init, xs, weigh=None):
     generator = torch.Generator().manual_seed(5)
     loss = 0
     for t in pytree.tree_leaves(ys):
-        w = torch.rand(t.shape, generator=generator).to(t.dtype)
+        w = torch.rand(t.shape, generator=generator).to(t)
         loss = loss + ((w if weigh is None else weigh(w)) * t).sum()
     for t in pytree.tree_leaves(carry):
         loss = loss + t.square().sum()

@@ -30,6 +30,20 @@ def series(length, seed):
     return np.sin(np.arange(length) / 12 + seed) + 0.1 * rng.standard_normal(length)
 
 
+def waves(B, T, I):
+    """Series as a tensor (B, T, I)."""
+    rows = [series(T, seed) for seed in range(B * I)]
+    return (
+        torch.from_numpy(np.stack(rows, -1)).float().reshape(T, B, I).transpose(0, 1).contiguous()
+    )
+
+
+def sizes_of(model):
+    """Of "GRU-D, 4096 steps, batch 4": its name, T and B."""
+    name, steps, batch = model.split(", ")
+    return name, int(steps.split()[0]), int(batch.split()[1])
+
+
 def keeps_losses(namespace):
     """A callback of a tree of Lightning's that notes each step's loss, and the model."""
     Callback = importlib.import_module(f"{namespace}.callbacks").Callback

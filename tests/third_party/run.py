@@ -1,20 +1,24 @@
-"""Trains models of public packages with their default and with "bppsa", in turns; writes a table.
+"""Trains models of public packages with their default and with "bppsa", in turns; writes tables.
 
     python -m tests.third_party.run [PACKAGE ...] [--pairs 3] [--record]
 
 Each package gets an environment of its own under build/third_party, made when it is missing: a
 virtual environment that sees this one's torch and Lightning, with the versions of requirements/.
 Each training is a process of its own, one thread. A model that fails does not stop the others.
-Writes third_party.json (with --record into experiments/records, and docs/third_party.md).
+Writes third_party.json, of models with recurrent layers, and third_party_loops.json, of models with
+loops of their own, whichever the packages belong to (with --record into experiments/records, and
+their tables in docs/third_party.md).
 """
 
 import argparse
 import json
 import os
+import re
 import site
 import subprocess
 import sys
 import venv
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 
@@ -22,7 +26,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ENVIRONMENTS = ROOT / "build" / "third_party"
 SECONDS = 600  # of a training, at most
-MODELS = {
+LAYERS = {
     "neuralforecast": ("GRU", "LSTM", "RNN", "DeepAR"),
     "darts": [f"{m} {c}" for m in ("RNNModel", "BlockRNNModel") for c in ("GRU", "LSTM", "RNN")],
     "pytorch_forecasting": [
@@ -32,6 +36,18 @@ MODELS = {
     "speechbrain": ("GRU", "LSTM", "RNN"),
     "gluonts": ("DeepAR",),
 }
+LOOPS = {
+    "pypots": (
+        *(f"GRU-D, {sizes}" for sizes in ("4096 steps, batch 4", "1024 steps, batch 32")),
+        *(f"{name}, 1024 steps, batch 4" for name in ("GRU-D", "BRITS")),
+        *(f"{name}, 48 steps, batch 32" for name in ("GRU-D", "BRITS")),
+    ),
+    "ncps": (
+        *(f"{name}, 1024 steps, batch 4" for name in ("CfC", "LTC")),
+        *(f"{name}, 48 steps, batch 32" for name in ("CfC", "LTC")),
+    ),
+}
+MODELS = LAYERS | LOOPS
 TOLERANCE = 1e-5  # of the largest loss
 
 
@@ -87,13 +103,14 @@ def compare(package: str, model: str, pairs: int) -> dict:
         "bppsa_seconds": seconds[1],
         "speed_up": median(pair[0]["seconds"] / pair[1]["seconds"] for pair in runs),
         "accelerated": ours["explanation"].partition("\n")[0],
+        "scans": re.findall(r"^scan of .*?batch \d+: (.*)$", ours["explanation"], re.MULTILINE),
     }
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: list[dict], ours: str = "bppsa") -> str:
     """Markdown."""
     lines = [
-        "| package | model | steps | losses differ by | default | bppsa | speed-up |",
+        f"| package | model | training steps | losses differ by | default | {ours} | speed-up |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -119,34 +136,48 @@ def main() -> None:
     unknown = set(arguments.packages) - set(MODELS)
     if unknown:
         parser.error(f"packages: found {sorted(unknown)}, wanted some of {', '.join(MODELS)}")
-    rows = []
-    for package in arguments.packages or MODELS:
+    packages = arguments.packages or MODELS
+    failed = False
+    for name, kind in (("third_party", LAYERS), ("third_party_loops", LOOPS)):
+        asked = [package for package in packages if package in kind]
+        if not asked:
+            continue
+        rows = rows_of(asked, arguments.pairs)
+        failed = failed or any("error" in row for row in rows)
+        record = {"pairs": arguments.pairs, "rows": rows}
+        path = recording.folder(arguments.record) / f"{name}.json"
+        recording.write(path, record)
+        print(f"record: {path}")
+        if arguments.record:
+            write_page(ROOT / "docs" / "third_party.md", name, record | recording.environment())
+    sys.exit(failed)
+
+
+def rows_of(packages: Iterable[str], pairs: int) -> list[dict]:
+    """One for each model, printed as it is made."""
+    rows: list[dict] = []
+    for package in packages:
         for model in MODELS[package]:
             try:
-                rows.append(compare(package, model, arguments.pairs))
+                rows.append(compare(package, model, pairs))
             except (RuntimeError, subprocess.SubprocessError) as error:
                 rows.append({"package": package, "model": model, "error": str(error)})
             print(table(rows[-1:]).splitlines()[-1], flush=True)
-    record = {"pairs": arguments.pairs, "rows": rows}
-    path = recording.folder(arguments.record) / "third_party.json"
-    recording.write(path, record)
-    print(f"record: {path}")
-    if arguments.record:
-        write_page(ROOT / "docs" / "third_party.md", record | recording.environment())
-    sys.exit(any("error" in row for row in rows))
+    return rows
 
 
-def write_page(path: Path, record: dict) -> None:
-    """The table between the page's two marks."""
+def write_page(path: Path, name: str, record: dict) -> None:
+    """The table between the page's marks for it."""
     text = path.read_text()
-    start, end = "<!-- table -->", "<!-- end of table -->"
+    start, end = f"<!-- table: {name} -->", "<!-- end of table -->"
     before, _, rest = text.partition(start)
     after = rest.partition(end)[2]
     where = (
         f"{record['cpu']}, one thread, medians of {record['pairs']} pairs, torch "
         f"{record['torch']}, lightning {record['lightning']}, {record['date']}."
     )
-    path.write_text(f"{before}{start}\n{where}\n\n{table(record['rows'])}\n{end}{after}")
+    shown = table(record["rows"], "bl.scan" if name == "third_party_loops" else "bppsa")
+    path.write_text(f"{before}{start}\n{where}\n\n{shown}\n{end}{after}")
 
 
 if __name__ == "__main__":

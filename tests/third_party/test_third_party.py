@@ -5,19 +5,31 @@ import subprocess
 
 import pytest
 
-from tests.third_party.run import MODELS, ROOT, TOLERANCE, compare, python_of
+from tests.third_party.run import LAYERS, LOOPS, ROOT, TOLERANCE, compare, python_of
 
 pytestmark = pytest.mark.third_party
 
 
-@pytest.mark.parametrize(
-    ("package", "model"),
-    [(package, model) for package, models in MODELS.items() for model in models],
-)
+def each(models_of):
+    return pytest.mark.parametrize(
+        ("package", "model"),
+        [(package, model) for package, models in models_of.items() for model in models],
+    )
+
+
+@each(LAYERS)
 def test_losses_are_those_of_the_default(package, model):
     row = compare(package, model, pairs=1)
     assert row["steps"] >= 20 and row["difference"] <= TOLERANCE, row
     assert "1 of 1 recurrent layers accelerated" in row["accelerated"]
+
+
+@each(LOOPS)
+def test_losses_of_scanned_loops_are_those_of_the_loop(package, model):
+    row = compare(package, model, pairs=1)
+    assert row["steps"] >= 20 and row["difference"] <= TOLERANCE, row
+    in_windows = [" windows of " in scan for scan in row["scans"]]
+    assert all(in_windows) and bool(in_windows) == (" 48 steps" not in model), row
 
 
 def test_attach_under_ray_train_on_two_workers():

@@ -17,7 +17,7 @@ from bppsa_lightning.windows.cut import in_time, side_by_side
     call=st.integers(0, 1000),
 )
 def test_a_cut_covers_all_steps_once(T, B, warm, rows, call):
-    cut = choose_cut(T, B, warm, rows, call)
+    cut = choose_cut(T, B, warm, lambda n: 1 + n / rows, call)
     if cut is None:
         return
     assert cut.T == T
@@ -32,11 +32,33 @@ def test_a_cut_covers_all_steps_once(T, B, warm, rows, call):
 
 
 def test_only_what_gains_is_cut():
-    assert choose_cut(4096, 1, 64, 500) is not None
-    assert choose_cut(4096, 1, 64, 500, gain=1000) is None
-    assert choose_cut(100, 1, 64, 500) is None  # a second window would be shorter than its warm-up
-    assert choose_cut(4096, 4096, 64, 1) is None  # so many samples that windows are no cheaper
-    assert choose_cut(4096, 1, 64, 500, call=10_000) is None
+    cost, steep = (lambda n: 1 + n / 500), (lambda n: 1 + n)
+    assert choose_cut(4096, 1, 64, cost, gain=1.0) is not None
+    assert choose_cut(4096, 1, 64, cost, gain=1000) is None
+    # A second window would be shorter than its warm-up.
+    assert choose_cut(100, 1, 64, cost, gain=0.0) is None
+    # So many samples that windows are no cheaper.
+    assert choose_cut(4096, 4096, 64, steep, gain=1.0) is None
+    assert choose_cut(4096, 1, 64, cost, call=10_000, gain=1.0) is None
+
+
+def test_any_that_fits_is_cut_where_windows_were_asked_for():
+    assert choose_cut(4096, 4096, 64, lambda n: 1 + n, gain=0.0) is not None
+
+
+def test_the_cheapest_cut_is_chosen():
+    """Steps of up to 16 samples cost the same: more windows than those are no gain."""
+    cut = choose_cut(4096, 1, 64, lambda n: max(n, 16))
+    assert (cut.windows, cut.span) == (16, 256)
+
+
+def test_of_cuts_that_are_about_as_good_the_one_with_the_fewest_windows_is_chosen():
+    cost = lambda n: 16 + n  # noqa: E731
+    taken = lambda cut: (cut.span + cut.warm) * cost(cut.windows) + cut.head * cost(1)  # noqa: E731
+    best, few = choose_cut(4096, 1, 1, cost), choose_cut(4096, 1, 1, cost, near=1.15)
+    assert best.windows > 100
+    assert few.windows < 80
+    assert taken(best) < taken(few) <= 1.15 * taken(best)
 
 
 @pytest.mark.parametrize("B", [1, 3])

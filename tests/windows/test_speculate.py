@@ -205,6 +205,15 @@ def test_lengths_around_whole_windows(T, B):
     assert_as_exact(found, [run(loop, step, *leaves((init, xs)))], true)
 
 
+def test_a_state_of_one_number_a_sample():
+    torch.manual_seed(0)
+    step, walk = Step(lambda w, h, x: (0.5 * w * h + x).tanh()), InWindows(5, 30)
+    init, xs = leaves(torch.randn(3)), leaves(torch.randn(203, 3))
+    found = run(walk, step, init, xs)
+    true = run(loop, Step(step.function).double(), *leaves((init, xs), torch.float64))
+    assert_as_exact(found, [run(loop, step, *leaves((init, xs)))], true)
+
+
 @pytest.mark.parametrize("read", ["last", "first", "none but one", "no step"])
 def test_gradients_that_enter_at_few_steps(read):
     """Where nothing enters, small gradients are not below anybody's rounding."""

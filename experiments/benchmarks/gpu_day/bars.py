@@ -91,7 +91,7 @@ def no_row_slower(key: str) -> Bar:
         scanned = sum(row.get("scanned", True) for row in slower)
         told = f"{len(slower)} of {len(compared)} slower ({scanned} by scan), "
         told += f"median {speed_up:.2f}x"
-        told += "".join(f"; {_size(row)} {row['ratio_stock']['both']:.2f}x" for row in slower[:3])
+        told += "".join(f"; {size(row)} {row['ratio_stock']['both']:.2f}x" for row in slower[:3])
         told += f"; {len(failed)} failed, as {failed[0]['fails']}" if failed else ""
         left_out = sum(record.get("left_out", 0) for record in found.records.values())
         told += f"; {left_out} sizes left out for want of time" if left_out else ""
@@ -105,7 +105,7 @@ def worth_scanning(key: str) -> Bar:
 
     def judge(found: Found) -> Verdict:
         left = [row for row in found.rows(key) if "scan" in row and "stock" in row]
-        ratios = {_size(row): row["stock"]["both"] / row["scan"]["both"] for row in left}
+        ratios = {size(row): row["stock"]["both"] / row["scan"]["both"] for row in left}
         better = sorted(((r, size) for size, r in ratios.items() if r > 1 / NOISE), reverse=True)
         told = f"{len(better)} of {len(left)}" + "".join(f"; {s} {r:.2f}x" for r, s in better[:3])
         return Verdict(f"{key} left to PyTorch, but faster by scan", told, None)
@@ -131,7 +131,7 @@ def _compared(what: str, row: Row, gpu: str | None) -> Verdict:
     committed = json.loads(COMMITTED.read_text())
     least = 1.0
     if committed["environment"]["gpu"] == gpu:
-        same = (r for r in committed["rows"] if _size(r) == _size(row))
+        same = (r for r in committed["rows"] if size(r) == size(row))
         least = max([1.0, *(AS_COMMITTED * _best(r) for r in same)])
     wanted = f"{what}: at least {least:.1f}x"
     if "ratio_stock" not in row:
@@ -149,7 +149,7 @@ def plans_near_best(found: Found) -> Verdict:
         plans = row.get("plans", {})
         if row["T"] >= LONG and row["scanned"] and row["algorithm"] in plans:
             chosen, best = plans[row["algorithm"]], plans[row["best"]]
-            regrets[_size(row)] = chosen["backward"] / best["backward"]
+            regrets[size(row)] = chosen["backward"] / best["backward"]
     if not regrets:
         return Verdict(wanted, "no row is scanned", False)
     worst = max(regrets, key=regrets.__getitem__)
@@ -184,6 +184,6 @@ def _best(row: Row) -> float:
     return float(row["stock"]["backward"] / row["plans"][row["best"]]["backward"])
 
 
-def _size(row: Row) -> str:
+def size(row: Row) -> str:
     settings = "".join(f" {name}={value}" for name, value in row.get("settings", {}).items())
     return f"{row['cell']} ({row['B']}, {row['T']}, {row['H']}){settings}"

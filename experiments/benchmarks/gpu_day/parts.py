@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.benchmarks.gpu_day import bars
+from experiments.benchmarks.gpu_day import bars, bars_of_windows
 from experiments.benchmarks.gpu_day.bars import Bar
 
 ROOT = Path(__file__).parents[3]
@@ -110,6 +110,19 @@ PARTS = (
             bars.backward_over_stock("RNN", 16, 30000, 20),
             bars.plans_near_best,
             bars.worth_scanning("rows"),
+        ),
+    ),
+    Part(
+        "windows",
+        "windows of time over our kernels and over cuDNN's, beside predictions",
+        measure("windows_gpu", "--pairs", "9", "--minutes", "2", "--seconds", "1"),
+        210,
+        (
+            *(bars_of_windows.over_stock(cell, "linear", 45) for cell in ("RNN", "GRU", "LSTM")),
+            *(bars_of_windows.over_stock(cell, "cuDNN", 8) for cell in ("RNN", "GRU", "LSTM")),
+            bars_of_windows.exact,
+            bars_of_windows.wait_once,
+            bars_of_windows.as_predicted,
         ),
     ),
     Part(

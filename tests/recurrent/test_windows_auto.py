@@ -1,0 +1,130 @@
+"""algorithm="auto": windows of time where they pay, which nobody asked for."""
+
+import copy
+
+import pytest
+import torch
+from support.windows import assert_as_exact
+from torch import nn
+
+import bppsa_lightning as bl
+from bppsa_lightning.planner import machine
+
+KINDS = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
+T, I, H = 4000, 2, 20
+
+
+@pytest.fixture(autouse=True)
+def measured(monkeypatch):
+    """Whatever machine this is: plans are those of one that was measured."""
+    monkeypatch.setenv(machine.TABLE, "amd_epyc_2")
+    machine.forget()
+    yield
+    monkeypatch.undo()
+    machine.forget()
+
+
+def attached(kind, algorithm="auto", **options):
+    torch.manual_seed(0)
+    layer = KINDS[kind](I, H, **options)
+    stock = copy.deepcopy(layer)
+    [chain] = bl.attach(layer, algorithm)
+    return chain, layer, stock
+
+
+def results(layer, x, u):
+    x = x.clone().requires_grad_()
+    layer.zero_grad()
+    y, _ = layer(x)
+    y.backward(u)
+    return [y.detach(), x.grad, *(p.grad.clone() for p in layer.parameters())]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}], ids=str)
+def test_a_long_sequence_is_walked_in_windows(kind, options):
+    chain, layer, stock = attached(kind, **options)
+    x = torch.randn(T, 1, I)
+    u = torch.rand(T, 1, H * (2 if options else 1))
+    for _ in range(2):
+        found, walk = results(layer, x, u), results(stock, x, u)
+    assert chain.plan.algorithm == "speculative"
+    assert "windows of" in bl.explain(layer)
+    assert_as_exact(found, [walk], results(stock.double(), x.double(), u.double()), slack=2e-6)
+
+
+@pytest.mark.parametrize("shape", [(300, 1, I), (T, 3, I), (T // 2, 64, I)])
+def test_short_ones_and_batches_are_not(shape):
+    chain, layer, _ = attached("GRU")
+    layer(torch.randn(shape))[0].sum().backward()
+    assert chain.plan.algorithm != "speculative"
+    assert "windows" not in bl.explain(layer)
+    assert not chain.state_dict()
+
+
+def test_another_algorithm_is_obeyed():
+    chain, layer, _ = attached("GRU", "linear")
+    layer(torch.randn(T, 1, I))
+    assert chain.plan.algorithm == "linear"
+
+
+def test_a_layer_that_remembers_is_walked_and_rests():
+    chain, layer, stock = attached("RNN", nonlinearity="relu")
+    with torch.no_grad():
+        for of in (layer, stock):
+            of.weight_hh_l0.copy_(torch.eye(H))
+            of.bias_hh_l0.zero_()
+    x = torch.randn(T, 1, I) / T
+    for _ in range(4):
+        torch.testing.assert_close(layer(x)[0], stock(x)[0], rtol=1e-4, atol=1e-5)
+        assert chain.plan.algorithm != "speculative"
+    assert "it remembers more than" in bl.explain(layer)
+    [memory] = chain._windows._memories.values()
+    assert memory.calls == 4 and memory._rest > 0
+
+
+def test_where_pytorch_is_faster_it_walks_what_windows_do_not(monkeypatch):
+    """An LSTM of 512 units is PyTorch's, unless windows pay."""
+    torch.manual_seed(0)
+    layer = nn.LSTM(1, 512)
+    with torch.no_grad():
+        layer.bias_hh_l0[512:1024] = 20.0  # its forget gates are open: it remembers
+    stock = copy.deepcopy(layer)
+    [chain] = bl.attach(layer, "auto")
+    x = torch.randn(700, 1, 1)
+    for _ in range(2):
+        y, (h, c) = layer(x)
+        wanted, (h_n, c_n) = stock(x)
+        torch.testing.assert_close((y, h, c), (wanted, h_n, c_n))
+    assert chain.fallback_calls == 1  # the second: the first looked
+    y.sum().backward()
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_second_derivatives_are_those_of_the_walk(kind, batch):
+    torch.manual_seed(0)
+    layer = KINDS[kind](I, 4)
+    stock = copy.deepcopy(layer)
+    bl.attach(layer, "speculative")
+    x = torch.randn(600, batch, I)
+    found = []
+    for of in (layer, stock):
+        leaf = x.clone().requires_grad_()
+        y, _ = of(leaf)
+        (g,) = torch.autograd.grad(y.square().sum(), leaf, create_graph=True)
+        found.append(torch.autograd.grad(g.square().sum(), [leaf, *of.parameters()]))
+    assert "windows of" in bl.explain(layer)
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
+
+
+def test_what_it_has_learned_is_saved():
+    chain, layer, _ = attached("GRU")
+    layer(torch.randn(T, 1, I))[0].sum().backward()
+    state = chain.state_dict()
+    assert state["0"]["warm"] > 0
+    other, again, _ = attached("GRU")
+    other.load_state_dict(state)
+    x = torch.randn(T, 1, I)
+    assert torch.equal(again(x)[0], layer(x)[0])
+    assert other._windows._memories[0].warm == state["0"]["warm"]
