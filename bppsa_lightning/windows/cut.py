@@ -79,17 +79,12 @@ def choose_cut(
 
 
 def _numbers(most: int, multiple: int) -> Iterator[int]:
-    """Of windows: multiples, if one fits; else few, then fours. Further and further apart."""
-    if 1 < multiple <= most:
-        K = multiple
-        while most >= K:
-            yield K
-            K += multiple * max(1, K // 64)
-        return
-    K = 2
+    """Of windows: multiples, if one fits, else any; many are further apart."""
+    multiple = multiple if multiple <= most else 1
+    K = max(multiple, 2)
     while most >= K:
         yield K
-        K += 2 if K < 8 else 4 * max(1, K // 64)
+        K += multiple * max(1, K // (16 * multiple))
 
 
 def side_by_side(x: Tensor, starts: Sequence[int], length: int) -> Tensor:

@@ -69,7 +69,8 @@ def test_what_fits_no_window_takes_time():
 
 @pytest.mark.parametrize("cut", [MANY, Cut(240, 4, 60, 40), Cut(400, 4, 100, 50)], ids=str)
 def test_pieces_are_those_of_windows(cut):
-    assert model.pieces_of(cut) == _pieces(cut.span, cut.warm, model._Costly)
+    engine = model._Costly("gru", list(torch.nn.GRU(1, 20).parameters()))
+    assert model.pieces_of(cut) == _pieces(cut.span, cut.warm, engine)
 
 
 @each_cell
