@@ -1,6 +1,7 @@
 """Around a call: transforms, tracing, autocast, hooks and overridden forwards."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -29,8 +30,10 @@ def is_tracing() -> bool:
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
-def autocast_as_now(device_type: str) -> Callable[[], torch.autocast]:
+def autocast_as_now(device_type: str) -> Callable[[], AbstractContextManager[Any]]:
     """Makes contexts with the autocast of this moment, for a computation that is repeated."""
+    if not torch.amp.is_autocast_available(device_type):
+        return nullcontext
     return partial(
         torch.autocast, device_type, torch.get_autocast_dtype(device_type),
         torch.is_autocast_enabled(device_type), torch.is_autocast_cache_enabled(),

@@ -18,6 +18,9 @@ from bppsa_lightning.windows import LEAST_WARM, choose_cut
 from bppsa_lightning.windows.cut import Leaves
 from bppsa_lightning.windows.engine import Engine, Walk
 
+# Of the CPU kernels: csrc/recurrent/slots.h.
+_TILE_ROWS = 4
+
 
 class LayerEngine(Engine):
     """Our kernels: x (C, n, I) and h (n, P), c (n, H) -> output (C, n, P), h_n, c_n.
@@ -42,6 +45,8 @@ class LayerEngine(Engine):
         assert weights[0] is not None
         self.H, self.I = weights[0].shape[0] // CELLS[cell].gates, weights[0].shape[1]
         self._on_gpu, self.call = weights[0].is_cuda, self._CALL_SECONDS
+        # Whole tiles of rows on each thread; and of few windows one that missed is much to repair.
+        self.rows = 1 if self._on_gpu or self._PYTORCHS else _TILE_ROWS * torch.get_num_threads()
         if self._on_gpu:
             costs = planner.costs_of_windows(cell, self.H, weights[0].device, self._PYTORCHS)
             self.call, self.rows_for_twice = costs

@@ -216,7 +216,7 @@ class _Backward:
     @staticmethod
     def _flat(leaves: Leaves) -> Tensor:
         """(n, S)."""
-        return torch.cat([t.flatten(1) for t in leaves], 1)
+        return torch.cat([t.unsqueeze(-1).flatten(1) for t in leaves], 1)
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:

@@ -22,6 +22,8 @@ from bppsa_lightning.windows.report import Report
 Wanted = tuple[Sequence[bool], Sequence[bool], Sequence[bool]]
 Gradients = list[Tensor | None]
 
+_FEW = 8  # terms of a sum that float32 adds up as well as the walk does
+
 
 def backward(
     tape: Tape, grad_ys: Gradients, grad_last: Gradients, wanted: Wanted, report: Report
@@ -42,6 +44,7 @@ class _Backward:
         engine = tape.engine
         self.own = [t for t, w in zip(engine.tensors, self.wants_own, strict=True) if w]
         self.of_own: Gradients = [None] * len(self.own)
+        self.terms = 0
         # Of each group: gradients of its xs, piece by piece.
         self.of_xs: list[list[Gradients]] = [
             [[None] * len(self.wants_xs) for _ in group.pieces] for group in tape.groups
@@ -159,7 +162,9 @@ class _Backward:
         at_first = [next(found) if s.requires_grad else None for s in piece.first]
         of_xs = [next(found) if x.requires_grad else None for x in piece.xs]
         self.of_xs[index][p] = _sums(self.of_xs[index][p], of_xs)
-        self.of_own = [_total(a, b) for a, b in zip(self.of_own, found, strict=True)]
+        self.terms += 1
+        add = _sums if self.terms <= _FEW else _sums_in_double
+        self.of_own = add(self.of_own, list(found))
         return at_first
 
     def _hand_on(
@@ -278,10 +283,13 @@ def _sums(a: Gradients, b: Gradients) -> Gradients:
     return [y if x is None else x if y is None else next(added) for x, y in zip(a, b, strict=True)]
 
 
-def _total(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """In float64: each group in each pass adds to it, which may be a thousand times."""
-    if b is None:
-        return a
-    if a is not None:
-        return a.add_(b)
-    return b.to(torch.promote_types(b.dtype, torch.float64), copy=True)
+def _sums_in_double(a: Gradients, b: Gradients) -> Gradients:
+    """The same in float64, for many terms: each group's piece in each pass is one."""
+    return [
+        y
+        if x is None
+        else x
+        if y is None
+        else x.to(torch.promote_types(x.dtype, torch.float64)) + y
+        for x, y in zip(a, b, strict=True)
+    ]

@@ -52,6 +52,7 @@ def choose_cut(
     call: float = 0.0,
     gain: float = 1.0,
     near: float = 1.0,
+    rows: int = 1,
 ) -> Cut | None:
     """The cut that is estimated to take the least time; None where it does not gain enough.
 
@@ -61,9 +62,10 @@ def choose_cut(
         call: what a call costs beside its steps, in the same unit.
         gain: how many times as fast as the walk it must be; 0 for any that fits.
         near: of the least time, what is as good: then the fewest windows are chosen.
+        rows: samples that are walked best in multiples of so many, where as many fit.
     """
     most = (call + T * cost(B)) / gain if gain else math.inf
-    cuts = [Cut(T, K, T // K, warm) for K in _numbers(T // max(warm, 1))]
+    cuts = [Cut(T, K, T // K, warm) for K in _numbers(T // max(warm, 1), rows // math.gcd(rows, B))]
     times = [
         cut.head * cost(B)
         + call * (5 if cut.head else 3)
@@ -76,12 +78,13 @@ def choose_cut(
     return next(c for c, t in zip(cuts, times, strict=True) if t <= near * least and t < most)
 
 
-def _numbers(most: int) -> Iterator[int]:
-    """Of windows: few, then multiples of four, which kernels like, further and further apart."""
-    K = 2
+def _numbers(most: int, multiple: int) -> Iterator[int]:
+    """Of windows: multiples, if one fits, else any; many are further apart."""
+    multiple = multiple if multiple <= most else 1
+    K = max(multiple, 2)
     while most >= K:
         yield K
-        K += 2 if K < 8 else 4 * max(1, K // 64)
+        K += multiple * max(1, K // (16 * multiple))
 
 
 def side_by_side(x: Tensor, starts: Sequence[int], length: int) -> Tensor:

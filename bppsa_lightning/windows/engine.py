@@ -22,6 +22,7 @@ class Engine(ABC):
         call: what a call costs beside its steps, in the unit of `cost`; 0 for a loop.
         rows_for_twice: the samples with which a step takes twice as long as with (almost) none.
         gain: how many times as fast as the walk windows must be estimated to be; less is noise.
+        rows: samples that it walks best in multiples of so many.
         near: of the least estimated time, what is taken for as good.
         changes_state: whether it may change the state that it is given, in place.
     """
@@ -32,6 +33,7 @@ class Engine(ABC):
     rows_for_twice: float = 1.0
     gain = 1.5
     near = 1.0
+    rows = 1
     changes_state = True
 
     def cost(self, rows: int) -> float:

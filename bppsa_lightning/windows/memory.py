@@ -97,7 +97,9 @@ class Memory:
             if len(self._chosen) >= _MOST_CHOSEN:
                 self._chosen.clear()
             gain = 0.0 if asked else engine.gain
-            self._chosen[key] = choose_cut(T, B, warm, engine.cost, engine.call, gain, engine.near)
+            self._chosen[key] = choose_cut(
+                T, B, warm, engine.cost, engine.call, gain, engine.near, engine.rows
+            )
         return self._chosen[key]
 
     def _knows(self, state: Leaves) -> bool:

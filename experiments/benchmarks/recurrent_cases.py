@@ -76,7 +76,8 @@ def pair(case: Case, device: torch.device) -> tuple["LayerStep", "LayerStep"]:
 def scanned(case: Case, device: torch.device) -> "LayerStep":
     """The attached layer, never left to PyTorch because that is estimated to be faster."""
     step, _ = pair(case, device)
-    step.layer.forward._decide = lambda input: (None, None)  # scanned, and planned by the operator
+    # Planned by the operator, and not in windows.
+    step.layer.forward._decide = lambda input: (None, None, False)
     return step
 
 

@@ -140,6 +140,6 @@ def _cuts(
     if steps is not None:
         cuts = [Cut(T, K, T // K, steps) for K in numbers if K > 1]
         found += [(str(cut.windows), cut, seen.levels) for cut in cuts if steps <= cut.span]
-    if seen.warm and choose_cut(T, B, seen.warm, engine.cost, engine.call):
+    if seen.warm and choose_cut(T, B, seen.warm, engine.cost, engine.call, gain=0.0):
         found.append((CHOSEN, None, None))
     return found

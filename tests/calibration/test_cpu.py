@@ -17,14 +17,15 @@ import torch
 
 import bppsa_lightning as bl
 from bppsa_lightning import planner
-from bppsa_lightning.calibration import cpu, pairs
+from bppsa_lightning.calibration import cpu, pairs, steps
 from bppsa_lightning.calibration.fit_cpu import Size
 from bppsa_lightning.planner import machine, tables
 
 CPU = torch.device("cpu")
 # A grid of few sizes, of which each is measured for a moment.
 SMALL = """
-from bppsa_lightning.calibration import cpu
+from bppsa_lightning.calibration import cpu, steps
+steps.SIZES, steps.SAMPLES, steps._WORK, steps._LEAST = (4, 8), (1, 4), 1 << 10, 8
 cpu.SIZES, cpu.BATCHES = (4, 8), (1, 16)
 cpu.PACKED_SIZES, cpu.PACKED_BATCHES, cpu.SCANS = (4,), (4, 8), ((1, 20, 4), (2, 10, 8))
 """
@@ -35,6 +36,8 @@ RUN = SMALL + "import bppsa_lightning as bl; print(bl.calibrate(seconds=0.5, pro
 def small(monkeypatch, tmp_path):
     monkeypatch.setenv(tables.FOLDER, str(tmp_path))
     monkeypatch.delenv(machine.TABLE, raising=False)
+    for name in ("SIZES", "SAMPLES", "_WORK", "_LEAST"):
+        monkeypatch.setattr(steps, name, getattr(steps, name))
     exec(SMALL, {})
     for name in ("SIZES", "BATCHES", "PACKED_SIZES", "PACKED_BATCHES", "SCANS"):
         monkeypatch.setattr(cpu, name, getattr(cpu, name))
@@ -58,6 +61,7 @@ def timed(monkeypatch):
 
     asked.sizes = []
     monkeypatch.setattr(pairs, "pair", pair)
+    monkeypatch.setattr(pairs, "fastest", lambda size, I, seconds: 1e-6 * size.T)
     return asked
 
 

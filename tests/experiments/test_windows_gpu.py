@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bppsa_lightning.windows import Cut
-from bppsa_lightning.windows.forward import _pieces
+from bppsa_lightning.windows.forward import _followed
 from experiments import recording
 from experiments.benchmarks import windows_gpu, windows_ways
 from experiments.benchmarks import windows_model as model
@@ -69,7 +69,8 @@ def test_what_fits_no_window_takes_time():
 
 @pytest.mark.parametrize("cut", [MANY, Cut(240, 4, 60, 40), Cut(400, 4, 100, 50)], ids=str)
 def test_pieces_are_those_of_windows(cut):
-    assert model.pieces_of(cut) == _pieces(cut.span, cut.warm, model._Costly)
+    engine = model._Costly("gru", list(torch.nn.GRU(1, 20).parameters()))
+    assert model.pieces_of(cut) == _followed(cut.span, cut.warm, engine)
 
 
 @each_cell

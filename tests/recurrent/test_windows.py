@@ -174,9 +174,9 @@ def test_pieces_are_as_long_as_calls_cost(kind, call, monkeypatch):
             super().__init__(*arguments)
             self.call = call * self.cost(1)
 
-    pieces, forward = [], windows.forward._pieces
+    pieces, forward = [], windows.forward._followed
     monkeypatch.setattr(
-        windows.forward, "_pieces", lambda *a: pieces.append(forward(*a)) or pieces[-1]
+        windows.forward, "_followed", lambda *a: pieces.append(forward(*a)) or pieces[-1]
     )
 
     def results(cut=None, dtype=torch.float32):

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 import bppsa_lightning as bl
 from bppsa_lightning.steps import scans_of
 from bppsa_lightning.steps.checkpoints import Kept, choose, whole
+from bppsa_lightning.steps.engine import StepEngine
 from bppsa_lightning.windows import Cut
 from experiments.benchmarks import scan_memory
 from experiments.benchmarks.loops import CELLS, first_state, inputs_of
@@ -46,21 +47,22 @@ def test_gradients_are_as_exact_and_a_loop_s_results_the_same_bits(cell, algorit
 
 
 @pytest.mark.parametrize("algorithm", ["linear", "speculative"])
-def test_what_is_walked_again_has_the_same_bits(algorithm):
-    cell, init, xs = case(CELLS["GRUD"], 900)
+def test_what_is_walked_again_has_the_same_bits(algorithm, monkeypatch):
     walked = {False: set(), True: set()}
+    call = StepEngine.__call__
 
-    def step(carry, x):
-        carry, y = cell(carry, x)
-        if carry[0].requires_grad or not torch.is_grad_enabled():
-            walked[torch.is_grad_enabled()].add(tuple(carry[0].flatten().tolist()))
-        return carry, y
+    def watched(self, xs, state):
+        ys, last = call(self, xs, state)
+        walked[torch.is_grad_enabled()].add(tuple(ys[0].flatten().tolist()))
+        return ys, last
 
+    monkeypatch.setattr(StepEngine, "__call__", watched)
+    step, init, xs = case(CELLS["GRUD"], 900)
     _, ys = bl.scan(step, init, xs, algorithm=algorithm, checkpoint=True)
-    assert (known(cell).cut is not None) == (algorithm == "speculative")
-    walked[True].clear()  # of the probe
+    assert (known(step).cut is not None) == (algorithm == "speculative")
+    walked[True].clear()  # by which was measured what is kept
     ys.sum().backward()
-    assert len(walked[True]) > 30
+    assert len(walked[True]) > 10
     assert walked[True] <= walked[False]
 
 
@@ -205,20 +207,23 @@ class TestSteps:
         torch.testing.assert_close(found, cell.weight.grad)
 
     @pytest.mark.parametrize("algorithm", ["linear", "speculative"])
-    def test_under_autocast_a_walk_is_repeated_under_it(self, algorithm):
-        cell, kinds = nn.Linear(6, 6), []
+    def test_under_autocast_a_walk_is_repeated_under_it(self, algorithm, monkeypatch):
+        cell, casts, call = nn.Linear(6, 6), [], StepEngine.__call__
+
+        def watched(self, xs, state):
+            casts.append(torch.is_autocast_enabled("cpu"))
+            return call(self, xs, state)
 
         def step(h, x):
-            y = cell(x)
-            kinds.append(y.dtype)
-            h = 0.5 * h + y.float().tanh()
+            h = 0.5 * h + cell(x).float().tanh()
             return h, h
 
+        monkeypatch.setattr(StepEngine, "__call__", watched)
         with torch.autocast("cpu", torch.bfloat16):
             ys = self.scan(step, algorithm=algorithm)
-        forward = len(kinds)
+        forward = len(casts)
         ys.sum().backward()
-        assert len(kinds) > forward and set(kinds[forward:]) == {torch.bfloat16}
+        assert len(casts) > forward and all(casts[forward:])
         assert cell.weight.grad.isfinite().all() and cell.weight.grad.abs().max() > 0
 
     @pytest.mark.parametrize("frozen", [False, True])

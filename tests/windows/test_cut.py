@@ -61,6 +61,14 @@ def test_of_cuts_that_are_about_as_good_the_one_with_the_fewest_windows_is_chose
     assert taken(best) < taken(few) <= 1.15 * taken(best)
 
 
+@pytest.mark.parametrize("B, multiple", [(1, 8), (2, 4), (3, 8), (8, 1)])
+def test_samples_are_walked_in_multiples_where_they_fit(B, multiple):
+    cut = choose_cut(4096, B, 64, lambda n: 16 + n, rows=8)
+    assert cut.windows % multiple == 0
+    few = choose_cut(300, 1, 64, lambda n: 16 + n, gain=0.0, rows=8)
+    assert 2 <= few.windows <= 4  # no eight windows fit
+
+
 @pytest.mark.parametrize("B", [1, 3])
 @pytest.mark.parametrize("starts", [(0, 7, 14), (2, 4, 6), (5,), (0, 1, 9), (12, 3)])
 def test_parts_side_by_side(B, starts):
