@@ -15,7 +15,7 @@ NAMES = ("LayerNormLSTM", "GRUD", "RITS", "AUGRU", "SRU", "Pendulum")
 
 def test_the_benchmark(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(windows, "LOOPS", ((900, 1, 16),))
+    monkeypatch.setattr(windows, "LOOPS", ((600, 1, 16),))
     monkeypatch.setattr(windows, "LAYERS", (("GRU", 4, 900, 1),))
     monkeypatch.setattr(windows, "PYTORCH", (("LSTM", 4, 900, 1),))
     windows.main(["--seconds", "0"])
