@@ -33,6 +33,7 @@ from experiments.paper.quotes import (
     scan_memory,
     sparse,
     training,
+    windows_auto,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +48,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     **front_page.BLOCKS,
     **newton.BLOCKS,
     **scan_memory.BLOCKS,
+    **windows_auto.BLOCKS,
     **loops.BLOCKS,
 }
 

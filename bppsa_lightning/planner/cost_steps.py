@@ -6,7 +6,7 @@ forward and backward, by whichever kernels are faster, ours or PyTorch's, for so
 samples of each cell; between them it is interpolated on logarithmic scales, and beyond them the
 last two go on. That is for inputs of one number. The products with larger ones are computed for
 many steps at once, so they take what those with as many units of the state take where there are
-many samples.
+many samples; those of one sample by one thread, beside the one that walks.
 
 H hidden, I input.
 """
@@ -49,7 +49,8 @@ def _step_seconds(cell: str, H: int, I: int, samples: int, threads: int) -> floa
             table["H"], [_on_logs(table["samples"], row, samples) for row in seconds], H
         )
 
-    return of(samples) + samples * (I - 1) / H * of(most) / most
+    of_inputs = samples * (I - 1) / H * of(most) / most
+    return of(samples) + of_inputs * threads / min(threads, samples)
 
 
 def _on_logs(sizes: Sequence[int], values: Sequence[float], size: int) -> float:

@@ -88,7 +88,7 @@ class RecurrentChain(Chain):
             plan, reason = None, "torch.jit.trace records PyTorch's own operators"
         else:
             plan, reason, windows = self._decide(input)
-            windows = windows and not self._windows.rest()
+            windows = windows and not self._windows.rest(self._steps_and_batch(input)[0])
         faster = reason if windows else None
         if reason is None or windows:
             weights, states = self._weights(), self._states(hx)

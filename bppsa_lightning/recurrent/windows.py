@@ -32,9 +32,9 @@ class Windows:
         self._loaded: dict[int, dict[str, Any]] = {}
         self.plan: planner.Plan | None = None
 
-    def rest(self) -> bool:
-        """Whether a call is left to the walk, as windows of none of its scans met not long ago."""
-        found = [memory.rest() for memory in self._memories.values()]
+    def rest(self, T: int) -> bool:
+        """Whether a call of T steps is left to the walk, as windows paid in none of its scans."""
+        found = [memory.rest(T) for memory in self._memories.values()]
         return bool(found) and all(found)
 
     def scan(

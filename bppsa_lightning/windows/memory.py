@@ -50,6 +50,7 @@ class Memory:
         self.report: Report | None = None
         self.calls = self.windowed = 0
         self._chosen: dict[tuple[object, ...], Cut | None] = {}
+        self._too_few = 0  # steps that did not pay with this warm-up
         self._rest = 0  # calls until the next look
         self._next_rest = _FIRST_REST
 
@@ -73,6 +74,7 @@ class Memory:
         if self.warm is None:
             return None
         cut = self._choose(engine, T, B, self.warm, asked)
+        self._too_few = T if cut is None and not asked else 0
         if cut is None:
             self.reason = f"{T} steps are too few for windows that warm up for {self.warm}"
             return None
@@ -81,10 +83,13 @@ class Memory:
         self.report = Report()
         return cut._replace(back=max(self.warm, self.back))
 
-    def rest(self) -> bool:
-        """Whether this call is left to the walk, as windows did not meet not long ago."""
+    def rest(self, T: int) -> bool:
+        """Whether a call of T steps is left to the walk, by what was seen not long ago.
+
+        Windows did not meet, or so many steps were too few for them.
+        """
         self._learn(self.report)
-        if self.warm is not None or self._rest == 0:
+        if self._rest == 0 or (self.warm is not None and self._too_few < T):
             return False
         self.calls += 1
         self._rest -= 1

@@ -5,9 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
+import bppsa_lightning as bl
 from experiments import recording
-from experiments.benchmarks import windows
+from experiments.benchmarks import windows, windows_auto
 
 ROOT = Path(__file__).parent.parent.parent
 NAMES = ("LayerNormLSTM", "GRUD", "RITS", "AUGRU", "SRU", "Pendulum")
@@ -27,6 +29,26 @@ def test_the_benchmark(monkeypatch, tmp_path, capsys):
             assert case["error"]["windows"] < 1e-4
     assert " windows of " in record["by_hand"][0]["explain"]
     assert "GRU, layers" in capsys.readouterr().out
+
+
+def test_the_benchmark_of_what_is_chosen(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(windows_auto, "GRID", (("GRU", 4, 4, 300),))
+    monkeypatch.setattr(windows_auto, "NEVER", (("RNN", 4, 3000, 9), ("LSTM", 4, 3000, 9)))
+    windows_auto.main(["--seconds", "0", "--calls", "2"])
+    record = json.loads((tmp_path / recording.UNRECORDED / "windows_auto_cpu.json").read_text())
+    [row] = record["grid"]
+    assert row["best"] in windows_auto.FIXED and row["auto_over_best"] > 0
+    assert all(row["over_walk"]["auto"]["all"] > 0 for row in record["never"])
+    assert "LSTM 4, 3000 steps, never meets" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cell", ["RNN", "GRU", "LSTM"])
+def test_what_never_meets_does_not(cell):
+    module = windows_auto.attached(windows_auto.remembers(cell, 8), "speculative")
+    for _ in range(2):
+        module(torch.randn(4000, 1, 1) / 4000)[0].sum().backward()
+    assert "remembers more than" in bl.explain(module) or "did not meet" in bl.explain(module)
 
 
 @pytest.fixture(scope="module")

@@ -83,6 +83,25 @@ def test_a_layer_that_remembers_is_walked_and_rests():
     assert memory.calls == 4 and memory._rest > 0
 
 
+def test_sequences_too_short_for_its_warm_up_are_walked_without_being_asked_about_again():
+    chain, layer, _ = attached("GRU")
+    layer(torch.randn(T, 1, I))
+    [memory] = chain._windows._memories.values()
+    memory.warm = T  # as if it remembered for longer than it does
+    for _ in range(3):
+        layer(torch.randn(T, 1, I))
+        assert chain.plan.algorithm != "speculative"
+    assert f"{T} steps are too few for windows that warm up for {T}" in bl.explain(layer)
+    calls, asked = memory.calls, memory._chosen
+    memory._chosen = None  # which nobody reads
+    layer(torch.randn(T, 1, I))
+    layer(torch.randn(T - 5, 1, I))
+    assert memory.calls == calls + 2
+    memory._chosen, memory._rest, memory.warm = asked, 0, None
+    layer(torch.randn(T, 1, I))
+    assert chain.plan.algorithm == "speculative"
+
+
 def test_where_pytorch_is_faster_it_walks_what_windows_do_not(monkeypatch):
     """An LSTM of 512 units is PyTorch's, unless windows pay."""
     torch.manual_seed(0)

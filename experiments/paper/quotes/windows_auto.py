@@ -1,0 +1,47 @@
+"""What "auto" makes of one long sequence: beside fixed choices, and without windows."""
+
+from statistics import median
+
+from experiments.paper.quotes.wording import source
+from experiments.recording import markdown, read
+
+NAME = "windows_auto_cpu"
+
+
+def chosen(records: str) -> str:
+    """How far "auto" is behind the best fixed choice."""
+    record = read(NAME)
+    over = sorted(record["grid"], key=lambda row: row["auto_over_best"])
+    worst = over[-1]
+    within = sum(row["auto_over_best"] <= 1.05 for row in over)
+    return (
+        f'Of {len(over)} sizes, "auto" takes at most 1.05 times as long as the best of "linear", '
+        f'"speculative" and PyTorch\'s own at {within}; '
+        f"{median(row['auto_over_best'] for row in over):.2f} in the median, "
+        f"{worst['auto_over_best']:.2f} at worst ({worst['cell']}, {worst['H']} hidden units, "
+        f"inputs of {worst['I']}, "
+        f"{worst['T']:,} steps; {1e6 * worst['seconds']['auto']:.0f} µs). "
+        f"{source(records, NAME, record)}"
+    )
+
+
+def never(records: str) -> str:
+    """What it costs to find out that a layer never meets."""
+    rows = [
+        (
+            f"{row['cell']}, {row['H']} hidden units, {row['T']:,} steps", str(row["calls"]),
+            *(
+                f"{row['over_walk'][way][part]:.2f}"
+                for way in ("auto", "speculative")
+                for part in ("all", "first_ten")
+            ),
+        )
+        for row in read(NAME)["never"]
+    ]  # fmt: skip
+    head = (
+        "never meets", "calls", '"auto"', "its first ten calls", '"speculative"', "its first ten",
+    )  # fmt: skip
+    return markdown(head, rows)
+
+
+BLOCKS = {"windows_auto": chosen, "windows_never": never}
