@@ -51,6 +51,7 @@ class _Kernels(Whole):
     def begin_backward(self, grad_ys: Gradients, wanted: list[bool]) -> None:
         [grad] = grad_ys
         self.grad = None if grad is None else grad if grad.stride(-1) == 1 else grad.contiguous()
+        self.direct = grad is not None
         wants_x, *rest = wanted
         each = iter(rest[len(self.state) :])
         self.wanted = tuple(w is not None and next(each) for w in self.weights)

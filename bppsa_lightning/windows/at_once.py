@@ -22,7 +22,13 @@ _REPAIRS = 2
 
 
 class AtOnce(Whole):
-    """A sequence of T steps and B samples; states of windows are (K * B, ...), window by window."""
+    """A sequence of T steps and B samples; states of windows are (K * B, ...), window by window.
+
+    Attributes:
+        direct: whether results have gradients of their own; else only the last state has.
+    """
+
+    direct: bool
 
     @abstractmethod
     def walk_windows(self, cut: Cut, state: States, levels: Levels) -> tuple[States, list[bool]]:
@@ -69,6 +75,9 @@ class AtOnce(Whole):
     def backward(self, given: States, cut: Cut, levels: Levels, report: Report) -> States:
         B = given[0].shape[0]
         back = max(1, min(cut.back or cut.warm, cut.span))
+        if not self.direct:
+            # What comes from the last state fades within windows; to guess zero would be to miss.
+            back = cut.span
         left, met = self.pull_windows(cut._replace(back=back), given, levels)
         report.gradients_missed, report.backward_passes = met.count(False), 1
         while not all(met) and report.backward_passes <= _REPAIRS:
