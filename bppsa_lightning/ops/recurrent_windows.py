@@ -1,7 +1,12 @@
-"""One sequence of a recurrent layer in windows of time, walked where it lies and compared.
+"""A recurrent layer in windows of time, walked where a sequence lies and compared.
 
-Letters as in ops/recurrent.py; K windows of C steps each, behind a head of T - K * C. On a CPU, for
-callers who have checked the arguments; no autograd. x (T, 1, I); strides as in `recurrent_into`.
+Letters as in ops/recurrent.py; K windows of C steps each, behind a head of T - K * C. For callers
+who have checked the arguments; no autograd.
+
+On a CPU of one sample, x (T, 1, I), in strides as in `recurrent_into`. On CUDA of B samples, all in
+one launch, and without a projection: the head is part of the first window; states of windows are
+(K * B, ·), window by window; and where the steps of warm-up (or those that gradients are guessed
+by) are 0, windows begin with what they are given: h0, c0 (or `grad_last`) are of all windows.
 """
 
 from collections.abc import Sequence
@@ -32,7 +37,8 @@ def recurrent_windows(
         levels, sizes: of h and c, as `windows.Levels` has them.
 
     Returns:
-        And (K - 1,) int32: whether window k + 1 began where window k ended.
+        And (K - 1,) int32: whether window k + 1 began where window k ended. (Of the states that
+        windows began with, on CUDA those of the first are not written.)
     """
     level_h, level_c = (*levels, None)[:2]
     size_h, size_c = (*sizes, 0.0)[:2]

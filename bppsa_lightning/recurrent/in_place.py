@@ -1,6 +1,6 @@
-"""One sample's sequence through our CPU kernels, in windows that are walked where it lies.
+"""Sequences through our kernels in windows that are walked where they lie, on a CPU and on CUDA.
 
-T steps, K windows, I input, H hidden, P state that is put out.
+T steps, B samples, K windows, I input, H hidden, P state that is put out.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,14 @@ from torch import Tensor
 
 from bppsa_lightning import ops, planner
 from bppsa_lightning._cells import CELLS
+from bppsa_lightning.windows.at_once import AtOnce
 from bppsa_lightning.windows.cut import Cut, Leaves
-from bppsa_lightning.windows.in_place import Gradients, InPlace, States, Windows
+from bppsa_lightning.windows.in_place import Gradients, InPlace, States, Whole, Windows
 from bppsa_lightning.windows.levels import Levels
 
 
-class KernelsInPlace(InPlace):
-    """x (T, 1, I) from a state h (1, P) and an LSTM's c (1, H).
+class _Kernels(Whole):
+    """x (T, B, I) from a state h (B, P) and an LSTM's c (B, H).
 
     Args:
         weights: w_ih, w_hh, b_ih, b_hh (or None), w_hr (or None).
@@ -47,6 +48,53 @@ class KernelsInPlace(InPlace):
         self.results = list(results)
         self.output, self.kept = results
 
+    def begin_backward(self, grad_ys: Gradients, wanted: list[bool]) -> None:
+        [grad] = grad_ys
+        self.grad = None if grad is None else grad if grad.stride(-1) == 1 else grad.contiguous()
+        self.direct = grad is not None
+        wants_x, *rest = wanted
+        each = iter(rest[len(self.state) :])
+        self.wanted = tuple(w is not None and next(each) for w in self.weights)
+        self.grad_x = self.x.new_empty(self.x.shape) if wants_x else None
+        self.found: list[Tensor | None] = [None] * len(self.weights)
+
+    def gradients(self) -> Gradients:
+        return [self.grad_x] + [
+            g for g, w in zip(self.found, self.weights, strict=True) if w is not None
+        ]
+
+    def _operands(self, windows: Windows | None, state: Leaves) -> ops.Operands:
+        """Of the whole sequence without windows."""
+        h, c = (*state, None)[:2]
+        x = self.x if windows is None else windows.of(self.x)
+        return ops.Operands(x, h, c, *self.weights)  # type: ignore[arg-type]
+
+
+class KernelsAtOnce(_Kernels, AtOnce):
+    """The kernels of CUDA, of any number of samples."""
+
+    def walk_windows(self, cut: Cut, state: States, levels: Levels) -> tuple[States, list[bool]]:
+        _, last, met = ops.recurrent_windows(
+            self.cell.name, self._operands(None, state), self.output, self.kept,
+            (cut.head, *cut[1:4]), levels.rounding, levels.sizes,
+        )  # fmt: skip
+        return last, _answers(met)
+
+    def pull_windows(self, cut: Cut, given: States, levels: Levels) -> tuple[States, list[bool]]:
+        _, left, self.found, met = ops.recurrent_windows_backward(
+            self.cell.name, self._operands(None, self.state), self.output, self.kept, self.grad,
+            given, self.grad_x, self.wanted, (cut.head, *cut[1:3], cut.back), levels.gradients,
+        )  # fmt: skip
+        return left, _answers(met)
+
+
+def _answers(met: Tensor) -> list[bool]:
+    return [bool(good) for good in met.tolist()] if len(met) else []
+
+
+class KernelsInPlace(_Kernels, InPlace):
+    """The kernels of a CPU, of one sample."""
+
     def walk_windows(
         self, cut: Cut, state: States, levels: Levels
     ) -> tuple[States, States, list[bool]]:
@@ -74,22 +122,8 @@ class KernelsInPlace(InPlace):
             found.append(torch.cat([state, rows]) if skip else rows.contiguous())
         return found
 
-    def begin_backward(self, grad_ys: Gradients, wanted: list[bool]) -> None:
-        [grad] = grad_ys
-        self.grad = None if grad is None else grad if grad.stride(-1) == 1 else grad.contiguous()
-        wants_x, *rest = wanted
-        each = iter(rest[len(self.state) :])
-        self.wanted = tuple(w is not None and next(each) for w in self.weights)
-        self.grad_x = torch.empty_like(self.x) if wants_x else None
-        self.forget_gradients()
-
     def forget_gradients(self) -> None:
-        self.found: list[Tensor | None] = [None] * len(self.weights)
-
-    def gradients(self) -> Gradients:
-        return [self.grad_x] + [
-            g for g, w in zip(self.found, self.weights, strict=True) if w is not None
-        ]
+        self.found = [None] * len(self.weights)
 
     def pull(self, windows: Windows, state: States, given: States, direct: bool) -> States:
         grad_x = self.grad_x
@@ -133,12 +167,6 @@ class KernelsInPlace(InPlace):
         )  # fmt: skip
         assert at_h is not None
         return [at_h, at_c] if at_c is not None else [at_h], found
-
-    def _operands(self, windows: Windows | None, state: Leaves) -> ops.Operands:
-        """Of the whole sequence without windows."""
-        h, c = (*state, None)[:2]
-        x = self.x if windows is None else windows.of(self.x)
-        return ops.Operands(x, h, c, *self.weights)  # type: ignore[arg-type]
 
 
 def _contiguous(t: Tensor) -> Tensor:

@@ -10,9 +10,11 @@ one batch: T steps become C + w. Then nothing is believed:
   until it is below the rounding of the gradients it is added to (`backward`).
 
 Nothing here knows a cell or a kernel: an `Engine` is any function of some steps' inputs and a
-first state. Where its kernels take any strides, a sequence is walked where it lies (`in_place`).
+first state. Where its kernels take any strides, a sequence is walked where it lies (`in_place`);
+where they know of windows, in one launch (`at_once`).
 """
 
+from bppsa_lightning.windows.at_once import AtOnce
 from bppsa_lightning.windows.cut import Cut, choose_cut
 from bppsa_lightning.windows.engine import Engine
 from bppsa_lightning.windows.forward import forget_casts

@@ -53,6 +53,7 @@ def choose_cut(
     gain: float = 1.0,
     near: float = 1.0,
     rows: int = 1,
+    calls: tuple[int, int] = (3, 5),
 ) -> Cut | None:
     """The cut that is estimated to take the least time; None where it does not gain enough.
 
@@ -63,12 +64,13 @@ def choose_cut(
         gain: how many times as fast as the walk it must be; 0 for any that fits.
         near: of the least time, what is as good: then the fewest windows are chosen.
         rows: samples that are walked best in multiples of so many, where as many fit.
+        calls: of windows, without a head and with one.
     """
     most = (call + T * cost(B)) / gain if gain else math.inf
     cuts = [Cut(T, K, T // K, warm) for K in _numbers(T // max(warm, 1), rows // math.gcd(rows, B))]
     times = [
         cut.head * cost(B)
-        + call * (5 if cut.head else 3)
+        + call * calls[cut.head > 0]
         + (cut.warm + cut.span) * cost(cut.windows * B)
         for cut in cuts
     ]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning.windows.cut import Leaves
-from bppsa_lightning.windows.in_place import InPlace
+from bppsa_lightning.windows.in_place import Whole
 
 # xs, each (C, n, ...), and the state, each (n, ...) -> ys, each (C, n, ...), and the state after.
 Walk = Callable[[Leaves, Leaves], tuple[list[Tensor], list[Tensor]]]
@@ -20,6 +20,7 @@ class Engine(ABC):
         tensors: what it computes with beside its arguments, as far as gradients flow there.
         constants: as far as none do, and it is known.
         call: what a call costs beside its steps, in the unit of `cost`; 0 for a loop.
+        calls: how many of them windows take, without a head and with one.
         rows_for_twice: the samples with which a step takes twice as long as with (almost) none.
         gain: how many times as fast as the walk windows must be estimated to be; less is noise.
         rows: samples that it walks best in multiples of so many.
@@ -30,6 +31,7 @@ class Engine(ABC):
     tensors: Sequence[Tensor] = ()
     constants: Sequence[Tensor] = ()
     call: float = 0.0
+    calls: tuple[int, int] = (3, 5)
     rows_for_twice: float = 1.0
     gain = 1.5
     near = 1.0
@@ -67,7 +69,7 @@ class Engine(ABC):
         tensors: Sequence[Tensor],
         kept: bool,
         results: Sequence[Tensor] | None = None,
-    ) -> InPlace | None:
+    ) -> Whole | None:
         """A sequence that is walked where it lies; None if it must go by pieces.
 
         Args:

@@ -37,16 +37,36 @@ class Windows(NamedTuple):
         return t.as_strided(size, stride, t.storage_offset() + self.first * step)
 
 
-class InPlace(ABC):
+class Whole(ABC):
     """A sequence of T steps: its inputs, its results, and the gradients that were found.
 
     Attributes:
-        results: ys, (T, 1, ...) each, and what else a backward needs.
+        results: ys, (T, B, ...) each, and what else a backward needs.
         ys: how many of them are ys.
     """
 
     results: list[Tensor]
     ys: int
+
+    @abstractmethod
+    def forward(self, state: States, cut: Cut, levels: Levels, report: Report) -> States:
+        """Walks the sequence from a state, (B, ...) each; returns the last one."""
+
+    @abstractmethod
+    def begin_backward(self, grad_ys: Gradients, wanted: list[bool]) -> None:
+        """With the direct gradients of ys; which are wanted, of xs, state and own tensors."""
+
+    @abstractmethod
+    def backward(self, given: States, cut: Cut, levels: Levels, report: Report) -> States:
+        """Finds all gradients, from those behind the sequence; returns those before it."""
+
+    @abstractmethod
+    def gradients(self) -> Gradients:
+        """That were found: of xs and of the engine's tensors, None where not wanted."""
+
+
+class InPlace(Whole):
+    """One sample's, by an engine that takes any strides."""
 
     @abstractmethod
     def walk_windows(
@@ -69,14 +89,6 @@ class InPlace(ABC):
     @abstractmethod
     def before(self, windows: Windows) -> States:
         """The states before windows, by the results."""
-
-    @abstractmethod
-    def begin_backward(self, grad_ys: Gradients, wanted: list[bool]) -> None:
-        """With the direct gradients of ys; which are wanted, of xs, state and own tensors."""
-
-    @abstractmethod
-    def gradients(self) -> Gradients:
-        """That were found: of xs and of the engine's tensors, None where not wanted."""
 
     @abstractmethod
     def forget_gradients(self) -> None:
@@ -108,13 +120,18 @@ class InPlace(ABC):
                 gradients, and what is found is added to them.
         """
 
+    def forward(self, state: States, cut: Cut, levels: Levels, report: Report) -> States:
+        return _forward(self, state, cut, levels, report)
+
+    def backward(self, given: States, cut: Cut, levels: Levels, report: Report) -> States:
+        return _backward(self, cut, levels, given, report)
+
 
 def _one(first: int, steps: int) -> Windows:
     return Windows(first, 1, steps)
 
 
-def forward(sequence: InPlace, state: States, cut: Cut, levels: Levels, report: Report) -> States:
-    """Walks the sequence from a state, (1, ...) each; returns the last one."""
+def _forward(sequence: InPlace, state: States, cut: Cut, levels: Levels, report: Report) -> States:
     K, C = cut.windows, cut.span
     report.windows, report.warm = K, cut.warm
     first, last, met = sequence.walk_windows(cut, state, levels)
@@ -136,8 +153,7 @@ def forward(sequence: InPlace, state: States, cut: Cut, levels: Levels, report: 
     return [s[-1:].clone() for s in last]
 
 
-def backward(sequence: InPlace, cut: Cut, levels: Levels, given: States, report: Report) -> States:
-    """Finds all gradients, from those behind the sequence; returns those before it."""
+def _backward(sequence: InPlace, cut: Cut, levels: Levels, given: States, report: Report) -> States:
     K, C = cut.windows, cut.span
     entered, left, met = sequence.pull_windows(cut, given, levels)
     if all(met):

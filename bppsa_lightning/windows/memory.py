@@ -103,7 +103,15 @@ class Memory:
                 self._chosen.clear()
             gain = 0.0 if asked else engine.gain
             self._chosen[key] = choose_cut(
-                T, B, warm, engine.cost, engine.call, gain, engine.near, engine.rows
+                T,
+                B,
+                warm,
+                engine.cost,
+                engine.call,
+                gain,
+                engine.near,
+                engine.rows,
+                engine.calls,
             )
         return self._chosen[key]
 

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bppsa_lightning.windows import in_place
 from bppsa_lightning.windows.backward import backward
 from bppsa_lightning.windows.cut import Cut, Leaves
 from bppsa_lightning.windows.engine import Engine
 from bppsa_lightning.windows.forward import Tape, forward, in_one
+from bppsa_lightning.windows.in_place import Whole
 from bppsa_lightning.windows.levels import Levels
 from bppsa_lightning.windows.report import Report
 
@@ -39,7 +39,7 @@ def speculate(
         [t.detach() for t in engine.tensors], kept,
     )  # fmt: skip
     if sequence is not None and not kept:
-        last = in_place.forward(sequence, list(state), cut, levels, report)
+        last = sequence.forward(list(state), cut, levels, report)
         return sequence.results[: sequence.ys], last
     if not kept:
         tape = forward(engine, xs, state, cut, levels, report, keep=False)
@@ -152,11 +152,9 @@ class _Speculation(torch.autograd.Function):
 
 class _InPlaceSpeculation(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, call: _Call, sequence: in_place.InPlace, *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, call: _Call, sequence: Whole, *tensors: Tensor) -> tuple[Tensor, ...]:
         states = [s.detach() for s in call.parts(tensors)[1]]
-        last = in_place.forward(sequence, states, call.cut, call.levels, call.report)
+        last = sequence.forward(states, call.cut, call.levels, call.report)
         ctx.call, ctx.inputs = call, len(tensors)
         call.ys = sequence.ys
         ctx.set_materialize_grads(False)
@@ -179,7 +177,7 @@ class _InPlaceSpeculation(torch.autograd.Function):
             torch.zeros_like(s) if g is None else g.contiguous()
             for s, g in zip(states, gradients[call.ys :], strict=True)
         ]
-        at_start = in_place.backward(sequence, call.cut, call.levels, given, call.report)
+        at_start = sequence.backward(given, call.cut, call.levels, call.report)
         found = sequence.gradients()
         of_xs, of_own = found[: len(xs)], found[len(xs) :]
         of_state = [g if w else None for g, w in zip(at_start, call.parts(wanted)[1], strict=True)]

@@ -1,13 +1,14 @@
-// bppsa::recurrent and bppsa::recurrent_backward on CUDA: a layer in one direction; the kernels are
-// in recurrent/.
+// bppsa::recurrent, bppsa::recurrent_windows and their backwards on CUDA: a layer in one direction;
+// the kernels are in recurrent/.
 //
 //   kept: nothing for a cell whose output is enough. With keep = 2 (T, B, 4 H) numbers, four a unit
 //   side by side; then, of a cell with two states, T B H cell states; with w_hr T B H more, what is
 //   projected. With keep = 1 (not with w_hr) the cell states alone: the backward computes the four
 //   numbers again.
 
-#include "../operators/recurrent.h"
+#include "../operators/recurrent_windows_at_once.h"
 #include "recurrent/instances.cuh"
+#include "recurrent/windows_met.cuh"
 
 namespace bppsa::cuda {
 namespace {
@@ -44,6 +45,29 @@ struct Device {
       layer_backward<typename decltype(cell)::type>(request, plan, launch);
     });
   }
+
+  // Of states, and gradients, of windows: (windows * B, N).
+  static void states_met(const Tensor& begun, const Tensor& ended, const void* level, double size,
+                         int64_t windows, bool first, int32_t* met) {
+    Launcher launch(begun);
+    with_numbers_of(begun, [&](auto number) {
+      using T = decltype(number);
+      cuda::states_met(data<T>(begun), data<T>(ended), windows, begun.size(0) / windows,
+                       static_cast<int>(begun.size(1)),
+                       StatesNear<T>{static_cast<const T*>(level), static_cast<T>(size)}, first,
+                       met, launch);
+    });
+  }
+  static void gradients_met(const Tensor& entered, const Tensor& left, double roundings,
+                            int64_t windows, bool first, int32_t* met) {
+    Launcher launch(entered);
+    with_numbers_of(entered, [&](auto number) {
+      using T = decltype(number);
+      cuda::gradients_met(data<T>(entered), data<T>(left), windows, entered.size(0) / windows,
+                          static_cast<int>(entered.size(1)), static_cast<T>(roundings), first, met,
+                          launch);
+    });
+  }
 };
 
 }  // namespace
@@ -52,4 +76,8 @@ struct Device {
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CUDA, m) {
   m.impl("recurrent", TORCH_BOX(&bppsa::recurrent<bppsa::cuda::Device>));
   m.impl("recurrent_backward", TORCH_BOX(&bppsa::recurrent_backward<bppsa::cuda::Device>));
+  m.impl("recurrent_room", TORCH_BOX(&bppsa::recurrent_room<bppsa::cuda::Device>));
+  m.impl("recurrent_windows", TORCH_BOX(&bppsa::recurrent_windows_at_once<bppsa::cuda::Device>));
+  m.impl("recurrent_windows_backward",
+         TORCH_BOX(&bppsa::recurrent_windows_backward_at_once<bppsa::cuda::Device>));
 }

@@ -81,6 +81,18 @@ inline void keep_rows(RecurrentRequest& request, int64_t width, int64_t B) {
   request.kept_stride[0] = B * width, request.kept_stride[1] = width;
 }
 
+// The same, as a forward with keep = 1 or 2 returned it, or is to.
+template <class Device, class Request>
+void keep_whole(Request& request, const Tensor& kept, const Tensor& x) {
+  const int64_t width = kept.dim() == 3 ? kept.size(2) : -1;
+  keep_rows(request, width, request.B);
+  STD_TORCH_CHECK(width >= 0 && (width == Device::kept_width(request, Keep::least) ||
+                                 width == Device::kept_width(request, Keep::all)),
+                  "kept: wanted what a forward with keep = 1 or 2 returned");
+  operand(kept, "kept", x, {request.T, request.B, width});
+  request.kept = result_data(kept);
+}
+
 // The algorithm is only for the autograd formula, which sees the inputs of the operator.
 template <class Device>
 std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent(const std::string& cell, const Tensor& x,
@@ -134,9 +146,10 @@ struct Results {
   // All but the gradient of x, once they are computed.
   auto all(RecurrentBackwardRequest& request, int64_t GH, bool b_ih, bool b_hh, bool w_hr,
            const Plan& plan) {
-    const int64_t B = request.B, I = request.I, H = request.H, P = request.P;
-    const std::tuple found{next(request.grad_h0, {B, P}),
-                           next(request.grad_c0, {B, H}, row_of(request.cell).states == 2),
+    const int64_t I = request.I, H = request.H, P = request.P;
+    const int64_t rows = std::max<int64_t>(request.windows, 1) * request.B;
+    const std::tuple found{next(request.grad_h0, {rows, P}),
+                           next(request.grad_c0, {rows, H}, row_of(request.cell).states == 2),
                            next(request.grad_w_ih, {GH, I}),
                            next(request.grad_w_hh, {GH, P}),
                            next(request.grad_b_ih, {GH}, b_ih),
@@ -159,12 +172,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> recur
   const int64_t T = request.T, B = request.B, I = request.I, P = request.P;
   operand(output, "output", x, {T, B, P});
   request.output = first_step(output, reverse);
-  const int64_t width = kept.dim() == 3 ? kept.size(2) : -1;
-  keep_rows(request, width, B);
-  STD_TORCH_CHECK(width >= 0 && (width == Device::kept_width(request, Keep::least) ||
-                                 width == Device::kept_width(request, Keep::all)),
-                  "kept: wanted what a forward with keep = 1 or 2 returned");
-  request.kept = operand(kept, "kept", x, {T, B, width});
+  keep_whole<Device>(request, kept, x);
   set_incoming(request, grad_output, grad_h_n, grad_c_n, x, reverse);
   Results<Device> results{x, wanted};
   const Tensor grad_x = results.next(request.grad_x, {T, B, I});

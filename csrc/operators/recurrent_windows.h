@@ -14,14 +14,17 @@
 
 namespace bppsa {
 
+inline void check_alone(const RecurrentRequest& request) {
+  STD_TORCH_CHECK(request.B == 1, "x: found ", request.B, " samples, wanted 1");
+}
+
 // Where the windows of a sequence lie.
 struct Spans {
   int64_t head, windows, span;
 
   template <class Request>
   void check(const Request& request) const {
-    STD_TORCH_CHECK(request.B == 1, "x: found ", request.B, " samples, wanted 1");
-    STD_TORCH_CHECK(head >= 0 && windows >= 2 && span >= 1 && head + windows * span == request.T,
+    STD_TORCH_CHECK(head >= 0 && windows >= 1 && span >= 1 && head + windows * span == request.T,
                     "head, windows, span: found ", head, ", ", windows, ", ", span, ", wanted ",
                     request.T, " steps");
   }
@@ -92,7 +95,7 @@ void with_numbers_of(const Tensor& t, const Body& body) {
 
 // Returns first h and c, last h and c, met.
 //   warm: steps before each window but the first, walked from zeros for its first state
-//   level_h (P), level_c (H), size_h, size_c: see states_met
+//   level_h (P), level_c (H), size_h, size_c: see StatesNear
 template <class Device>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> recurrent_windows(
     const std::string& cell, const Tensor& x, const Maybe& h0, const Maybe& c0, const Tensor& w_ih,
@@ -102,6 +105,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> recurrent_windows(
   auto whole = layer_request<Device, RecurrentForwardRequest>(
       cell, {x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr}, false);
   const int64_t P = whole.P, H = whole.H, K = windows;
+  check_alone(whole);
   Spans{head, K, span}.check(whole);
   STD_TORCH_CHECK(warm >= 0 && warm <= span, "warm: found ", warm, ", wanted 0 to ", span);
   const void* level[2] = {operand(level_h, "level_h", x, {P}), operand(level_c, "level_c", x, {H})};
@@ -142,8 +146,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> recurrent_windows(
     using T = decltype(number);
     const auto near = [&](const Tensor& a, const Tensor& b, int64_t k, int part, double size) {
       const int64_t n = a.size(1);
-      return states_met(data<T>(a) + k * n, data<T>(b) + (k - 1) * n,
-                        static_cast<const T*>(level[part]), T(size), n);
+      const StatesNear<T> near{static_cast<const T*>(level[part]), T(size)};
+      return all_near(data<T>(a) + k * n, data<T>(b) + (k - 1) * n, n, near);
     };
     for (int64_t k = 1; k < K; ++k)
       met[k - 1] = near(first.h, last.h, k, 0, size_h) &&
@@ -183,7 +187,7 @@ inline void add_to(const Tensor& sum, const Tensor& part) {
 // gradients of w_ih, w_hh, b_ih, b_hh and w_hr; met. That of x is written. If all have met, the
 // head is done as well, and what left at the first start is the gradient of the first state.
 //   back: steps behind a window by which the gradient that enters it is guessed
-//   roundings: how far a walk's gradients are from the truth, see gradients_met
+//   roundings: how far a walk's gradients are from the truth, see GradientsNear
 template <class Device>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>
 recurrent_windows_backward(const std::string& cell, const Maybe& grad_output, const Maybe& grad_h_n,
@@ -196,6 +200,7 @@ recurrent_windows_backward(const std::string& cell, const Maybe& grad_output, co
       cell, {x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr}, false);
   const int64_t T = whole.T, K = windows;
   const Spans spans{head, K, span};
+  check_alone(whole);
   spans.check(whole);
   STD_TORCH_CHECK(back >= 1 && back <= span, "back: found ", back, ", wanted 1 to ", span);
   whole.output = steps(output, "output", x, {T, 1, whole.P}, false, whole.output_stride);

@@ -29,6 +29,14 @@ struct RecurrentRequest {
   int64_t output_stride[2];  // of the output: (T, B, P), h_1 ... h_T
   int64_t kept_width;        // of what the forward keeps for the backward: (T, B, kept_width)
   int64_t kept_stride[2];
+  // Windows of time, on CUDA, walked side by side; 0: one walk. T = head + windows * span, the head
+  // part of the first window. A window begins with what `warm` steps beside it lead to, from zeros:
+  // those before it; backwards, those behind it. That is written to begun_h (windows * B, P) and
+  // begun_c (windows * B, H); with warm = 0 it is read there. (Not of the window that begins, or
+  // ends, with the sequence.) What windows end with has a row for each as well: h_n, c_n;
+  // backwards grad_h0, grad_c0.
+  int64_t windows, span, warm;
+  void *begun_h, *begun_c;
 };
 
 struct RecurrentForwardRequest : RecurrentRequest {

@@ -3,14 +3,19 @@
     python -m experiments.benchmarks.windows_model --record
 
 A call in K windows of C steps, each warmed up for w, is a few walks of many samples and what lies
-between them. Walks: forward, (K-1) B samples for w steps, and K B samples for C; backward, K B
-samples for C steps, and the last 2w once more, to follow what enters a window from the one behind;
-both, the steps that fit no window, by themselves. Host and device work side by side:
+between them. Over our kernels it is one: K B samples for w + C steps and those that fit no window,
+forward and backward (for C instead of w more where only the last state has a gradient); what a walk
+takes beside its steps is taken to be as much for all of them. Over cuDNN's:
+forward, (K-1) B samples for w steps, and K B samples for C; backward, K B samples for C steps, and
+the last 2w once more, to follow what enters a window from the one behind; both, the steps that fit
+no window, by themselves. Host and device work side by side:
 
     host     of each walk the least seconds that were recorded, which are the host's; `LAUNCH` for
-             each operation beside: as many as a small call on the CPU is seen to start
-    device   of each walk what was recorded above that; `KERNEL` for each operation beside; copies
-             of inputs into windows, of results out of them, and of gradients of every output
+             each operation beside: as many as a small call on the CPU is seen to start, and the
+             kernels that say which windows have met
+    device   of each walk what was recorded above that; `KERNEL` for each operation beside; over
+             cuDNN's kernels copies of inputs into windows, of results out of them, and of gradients
+             of every output
     seconds  the longer one of both; the first walk's launch; `WAIT`, since the host looks, once in
              the forward and once in the backward, whether windows have met
 
@@ -34,6 +39,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bppsa_lightning.recurrent.engines import LayerEngine
+from bppsa_lightning.recurrent.in_place import KernelsAtOnce
 from bppsa_lightning.windows import Cut, Levels, Report, speculate
 from experiments import recording
 from experiments.benchmarks.recurrent_cases import CELLS, OPERATORS
@@ -64,14 +70,19 @@ def windows(who: str, cell: str, B: int, cut: Cut, loss: str = "every") -> Secon
         loss: "every": a gradient of every output flows in; "last": only of the last state.
     """
     K, numbers = cut.windows, 4 * cut.T * B
-    pieces = pieces_of(cut)
-    forward = [((K - 1) * B, cut.warm), *((K * B, steps) for steps in pieces), (B, cut.head)]
-    backward = [(K * B, steps) for steps in (*pieces, pieces[-1])] + 2 * [(B, cut.head)]
-    copied = {"forward": 2 * numbers * (H + I), "backward": 2 * numbers * H * (loss == "every")}
+    if who == CUDNN:
+        pieces = pieces_of(cut)
+        forward = [((K - 1) * B, cut.warm), *((K * B, steps) for steps in pieces), (B, cut.head)]
+        backward = [(K * B, steps) for steps in (*pieces, pieces[-1])] + 2 * [(B, cut.head)]
+        copied = {"forward": 2 * numbers * (H + I), "backward": 2 * numbers * H * (loss == "every")}
+    else:
+        forward = [(K * B, cut.depth)]
+        backward = forward if loss == "every" else [(K * B, cut.head + 2 * cut.span)]
+        copied = {"forward": 0, "backward": 0}
     seconds = {}
     for part, calls in (("forward", forward), ("backward", backward)):
         walks = [_walk(who, cell, part, n, steps) for n, steps in calls if steps]
-        least, beside = _least(who, cell, part), operations(cell, loss)[part]
+        least, beside = _least(who, cell, part), operations(cell, loss, who)[part]
         host = len(walks) * least + beside * LAUNCH
         device = sum(walks) - len(walks) * least + beside * KERNEL + copied[part] / BANDWIDTH
         seconds[part] = max(host, device) + least + WAIT
@@ -163,14 +174,22 @@ class _Costly(LayerEngine):
         self.call = 1000 * self.cost(1)
 
 
+class _AtOnce(LayerEngine):
+    """Our CPU kernels in the place of CUDA's: windows of one sample in one launch."""
+
+    def _in_place(self, x: torch.Tensor) -> type[KernelsAtOnce]:
+        return KernelsAtOnce
+
+
 @cache
-def operations(cell: str, loss: str) -> dict[str, int]:
+def operations(cell: str, loss: str, who: str) -> dict[str, int]:
     """How many operations a forward and a backward start beside walks, where windows meet."""
     torch.manual_seed(0)
-    layer, x, cut = CELLS[cell](I, 4), torch.rand(2400, 2, I), Cut(2400, 3, 800, 60)
-    state = [torch.zeros(2, 4) for _ in range(1 + (cell == "LSTM"))]
-    levels = Levels(tuple(torch.ones(4) for _ in state), (1e-30,) * len(state))
-    engine, counted = _Costly(OPERATORS[cell], list(layer.parameters())), {}
+    B, kind = (2, _Costly) if who == CUDNN else (1, _AtOnce)
+    layer, x, cut = CELLS[cell](I, 4), torch.rand(2400, B, I), Cut(2400, 3, 800, 60)
+    state = [torch.zeros(B, 4) for _ in range(1 + (cell == "LSTM"))]
+    levels = Levels(tuple(torch.ones(4) for _ in state), (1e-30,) * len(state), 1e30)
+    engine, counted = kind(OPERATORS[cell], list(layer.parameters())), {}
     with _Counted() as mode:
         [y], last = speculate(engine, [x], state, cut, levels, Report())
     counted["forward"] = mode.count
@@ -179,6 +198,9 @@ def operations(cell: str, loss: str) -> dict[str, int]:
     with _Counted() as mode:
         given.backward(grad)
     counted["backward"] = mode.count
+    if who != CUDNN:  # csrc/cuda/recurrent/windows_met.cuh: what a CPU's operator compares itself
+        counted["forward"] += len(state)
+        counted["backward"] += 2 * len(state)
     return counted
 
 

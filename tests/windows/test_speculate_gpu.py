@@ -8,8 +8,9 @@ from torch import nn
 
 import bppsa_lightning as bl
 from bppsa_lightning.recurrent.engines import LayerEngine, PytorchEngine
+from bppsa_lightning.recurrent.in_place import KernelsAtOnce
 from bppsa_lightning.steps import scans_of
-from bppsa_lightning.windows import Cut, Report, look, speculate
+from bppsa_lightning.windows import Cut, Levels, Report, look, speculate
 
 DEVICE = "cuda"
 CELLS = {"rnn_tanh": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -71,6 +72,42 @@ def test_windows_are_as_exact_as_walks(cell, kind, case):
         true, _ = results(LayerEngine, torch.float64)
     assert (walk.report.missed == 0) == (warm == 200)
     assert_as_exact(found, walks, true, slack=1e-6)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("hidden", [12, 40, 200])  # a warp, a block, and a cluster a sample
+@pytest.mark.parametrize("warm", [0, 9, 50])
+def test_one_launch_writes_the_walks_of_all_windows(cell, dtype, hidden, warm):
+    """Bit by bit; and the verdicts are those of plain torch."""
+    torch.manual_seed(0)
+    B, cut = 3, Cut(203, 4, 50, warm)
+    weights = [p.detach() for p in CELLS[cell](1, hidden).to(DEVICE, dtype).parameters()]
+    x = torch.randn(B, 203, 1, device=DEVICE, dtype=dtype).transpose(0, 1)
+    state = [torch.randn(B, hidden).to(x) for _ in range(1 + (cell == "lstm"))]
+    begun = state
+    if not warm:
+        begun = [torch.cat([s, torch.randn(3 * B, hidden).to(x)]) for s in state]
+    levels = Levels(tuple(torch.full_like(s[0], 1e-3) for s in state), (1.0,) * len(state))
+    engine = LayerEngine(cell, weights)
+    sequence = engine.in_place([x], state, weights, True)
+    assert isinstance(sequence, KernelsAtOnce)
+    last, met = sequence.walk_windows(cut, begun, levels)
+    first = state
+    for k, start in enumerate(cut.starts):
+        own = slice(k * B, (k + 1) * B)
+        if k:
+            first = [s[own].contiguous() for s in begun] if not warm else None
+        if first is None:
+            zeros = [torch.zeros_like(s) for s in state]
+            _, first = engine([x[start - warm : start]], zeros)
+        begin, end = start if k else 0, start + 50
+        [y], after = engine([x[begin:end]], first)
+        assert torch.equal(sequence.output[begin:end], y)
+        assert all(torch.equal(a[own], b) for a, b in zip(last, after, strict=True))
+        if k:
+            before = [s[own.start - B : own.start].unsqueeze(0) for s in last]
+            assert met[k - 1] == bool(levels.met([s.unsqueeze(0) for s in first], before))
 
 
 class LayerNormGRU(nn.Module):

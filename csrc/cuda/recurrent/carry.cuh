@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(64)
 #pragma unroll
       for (int s = 0; s < S; ++s) g[0][s] = now[s * H + unit];
       // (The chain's last chunk is not among these: they are all whole.)
-      walk_back<Cell, CarryShape, false>(view, weights, b, (k + 1) * span, k * span, g, panes);
+      walk_back<Cell, CarryShape>(view, weights, b, (k + 1) * span, k * span, g, panes, false);
       if (static_cast<int>(threadIdx.x) < H) {
 #pragma unroll
         for (int s = 0; s < S; ++s) next[s * H + unit] = g[0][s];

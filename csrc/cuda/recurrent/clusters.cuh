@@ -19,4 +19,4 @@ using FloatCell = Cell<Formula, float>;
   PREFIX template void walk_forward_in<FloatCell<FORMULA>, ClusterShape<false>, true>(  \
       const ForwardView<float>&, Launcher&);                                            \
   PREFIX template void replay_in<FloatCell<FORMULA>, ClusterShape<true>>(               \
-      const BackwardView<float>&, int64_t, int64_t, const Carries<float>&, Launcher&);
+      const BackwardView<float>&, const Windows&, const Carries<float>&, Launcher&);

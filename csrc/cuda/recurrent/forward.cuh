@@ -1,6 +1,6 @@
 #pragma once
-// The forward: one block walks the whole sequence of one sample, the recurrent matrix in its
-// registers, h in shared memory, one barrier a step.
+// The forward: one block walks the whole sequence of one sample, or one of its windows, the
+// recurrent matrix in its registers, h in shared memory, one barrier a step.
 //
 // Invariant: before step i, `now` holds h_{i-1} and all threads know it; step i writes `next`,
 // which nobody reads before the barrier that ends the step. Both are padded with zeros.
@@ -75,74 +75,78 @@ __global__ void __launch_bounds__(Shape::kThreads)
     if (p < passes) side[p].load(view, unit[p]);
   }
 
-  for (int64_t b = blockIdx.x / Shape::kBlocks; b < view.B; b += gridDim.x / Shape::kBlocks) {
-    for (int k = threadIdx.x; k < pitch; k += blockDim.x) {
-      shared[k] = k < H && view.h0 ? view.h0[b * H + k] : Real(0);
-      shared[pitch + k] = 0;
-    }
-    UnitState<Real> state[kPasses];
+  // A task is a window of a sample, which may warm up first: a walk as any other.
+  const int64_t tasks = view.windows.n * view.B, turn = gridDim.x / Shape::kBlocks;
+  for (int64_t task = blockIdx.x / Shape::kBlocks; task < tasks; task += turn) {
+    bool warms = view.windows.warm > 0 && task >= view.B;
 #pragma unroll 1
-    for (int p = 0; p < kPasses; ++p) {
-      state[p] = {view.h0 ? view.h0[b * H + unit[p]] : Real(0),
-                  Cell::kStates == 2 && view.c0 ? view.c0[b * H + unit[p]] : Real(0)};
-    }
-    const int64_t start = view.reverse ? view.T - 1 : 0;
-    const int64_t input_step = view.reverse ? -view.input_step : view.input_step;
-    const int64_t row_step = view.reverse ? -view.B * H : view.B * H;
-    const Real* input = view.input + start * view.input_step + b * view.input_sample;
-    const int64_t row = (start * view.B + b) * H;
-    Real* output = view.output + row;
-    Quad<Real>* gates = view.gates ? view.gates + row : nullptr;
-    Real* c = view.c ? view.c + row : nullptr;
-    int ahead = static_cast<int>(view.T);  // steps not yet fetched
-    typename Side::Raw ring[kAhead][kPasses];
-    const auto fetch = [&](bool inside, typename Side::Raw(&slot)[kPasses]) {
-      if (inside || ahead > 0) {
-#pragma unroll 1
-        for (int p = 0; p < passes; ++p) slot[p] = Side::fetch(input, H, unit[p]);
+    for (int walks = warms ? 2 : 1; walks > 0; --walks, warms = false) {
+      const ForwardWalk<Real> walk = view.walk(task, warms);
+      for (int k = threadIdx.x; k < pitch; k += blockDim.x) {
+        shared[k] = k < H && walk.h0 ? walk.h0[k] : Real(0);
+        shared[pitch + k] = 0;
       }
-      input += input_step;
-      --ahead;
-    };
-#pragma unroll
-    for (int slot = 0; slot < kAhead; ++slot) fetch(false, ring[slot]);
-    sync_units<Shape>();
-
-    const auto step = [&](bool inside, int slot) {
-      const Real* const now = shared + slot % 2 * pitch;
-      Real* const next = shared + (slot + 1) % 2 * pitch;
-      typename Side::Raw raw[kPasses];
-#pragma unroll 1
-      for (int p = 0; p < passes; ++p) raw[p] = ring[slot][p];
-      fetch(inside, ring[slot]);
+      UnitState<Real> state[kPasses];
 #pragma unroll 1
       for (int p = 0; p < kPasses; ++p) {
-        if (p >= passes) break;
-        Real sum[G], own_input[G];
-        side[p].start(raw[p], sum, own_input);
-        weights.each(now, unit[p], sum);
-        Quad<Real> kept;
-        state[p] = Cell::step(sum, own_input, state[p], kept);
-        if (exists[p]) share_unit<Shape>(next + unit[p], state[p].h);
-        if (exists[p] && writes_unit<Shape>()) {
-          output[unit[p]] = state[p].h;
-          if (Cell::kKeeps && gates) gates[unit[p]] = kept;
-          if (Cell::kStates == 2 && c) c[unit[p]] = state[p].c;
-        }
+        state[p] = {walk.h0 ? walk.h0[unit[p]] : Real(0),
+                    Cell::kStates == 2 && walk.c0 ? walk.c0[unit[p]] : Real(0)};
       }
-      output += row_step;
-      if (Cell::kKeeps && gates) gates += row_step;
-      if (Cell::kStates == 2 && c) c += row_step;
-      sync_units<Shape>();
-    };
-    in_rounds<Shape>(static_cast<int>(view.T), 2 * kAhead, step);
+      const Real* input = walk.input;
+      Real* output = walk.output;
+      Quad<Real>* gates = walk.gates;
+      Real* c = walk.c;
+      int ahead = static_cast<int>(walk.steps);  // steps not yet fetched
+      typename Side::Raw ring[kAhead][kPasses];
+      const auto fetch = [&](bool inside, typename Side::Raw(&slot)[kPasses]) {
+        if (inside || ahead > 0) {
 #pragma unroll 1
-    for (int p = 0; p < kPasses; ++p) {
-      if (p >= passes || !exists[p] || !writes_unit<Shape>()) continue;
-      view.h_n[b * H + unit[p]] = state[p].h;
-      if (Cell::kStates == 2) view.c_n[b * H + unit[p]] = state[p].c;
+          for (int p = 0; p < passes; ++p) slot[p] = Side::fetch(input, H, unit[p]);
+        }
+        input += walk.input_step;
+        --ahead;
+      };
+#pragma unroll
+      for (int slot = 0; slot < kAhead; ++slot) fetch(false, ring[slot]);
+      sync_units<Shape>();
+
+      const auto step = [&](bool inside, int slot) {
+        const Real* const now = shared + slot % 2 * pitch;
+        Real* const next = shared + (slot + 1) % 2 * pitch;
+        typename Side::Raw raw[kPasses];
+#pragma unroll 1
+        for (int p = 0; p < passes; ++p) raw[p] = ring[slot][p];
+        fetch(inside, ring[slot]);
+#pragma unroll 1
+        for (int p = 0; p < kPasses; ++p) {
+          if (p >= passes) break;
+          Real sum[G], own_input[G];
+          side[p].start(raw[p], sum, own_input);
+          weights.each(now, unit[p], sum);
+          Quad<Real> kept;
+          state[p] = Cell::step(sum, own_input, state[p], kept);
+          if (exists[p]) share_unit<Shape>(next + unit[p], state[p].h);
+          if (exists[p] && writes_unit<Shape>()) {
+            output[unit[p]] = state[p].h;
+            if (Cell::kKeeps && gates) gates[unit[p]] = kept;
+            if (Cell::kStates == 2 && c) c[unit[p]] = state[p].c;
+          }
+        }
+        output += walk.row_step;
+        if (Cell::kKeeps && gates) gates += walk.row_step;
+        if (Cell::kStates == 2 && c) c += walk.row_step;
+        sync_units<Shape>();
+      };
+      in_rounds<Shape>(static_cast<int>(walk.steps), 2 * kAhead, step);
+#pragma unroll 1
+      for (int p = 0; p < kPasses; ++p) {
+        if (p >= passes || !exists[p] || !writes_unit<Shape>()) continue;
+        walk.h_n[unit[p]] = state[p].h;
+        if (Cell::kStates == 2) walk.c_n[unit[p]] = state[p].c;
+      }
+      // The next walk reuses the shared memory, and may begin with what this one ended with.
+      sync_units<Shape>();
     }
-    sync_units<Shape>();  // the next sample reuses the shared memory
   }
 }
 
@@ -152,7 +156,7 @@ void walk_forward_in(const ForwardView<typename Cell::scalar_t>& view, Launcher&
   if constexpr (kUsed<Cell::kGates, Shape>) {
     launch_units<Real, Cell::kGates, Shape>(launch, "forward",
                                             recurrent_forward_kernel<Cell, Shape, kScalarInput>,
-                                            view.B, view.H, 2, view);
+                                            view.windows.n * view.B, view.H, 2, view);
   }
 }
 

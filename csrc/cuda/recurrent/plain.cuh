@@ -72,9 +72,9 @@ void plain_backward(const RecurrentBackwardRequest& request, const Plan& plan, R
   const int I = static_cast<int>(request.I);
   if constexpr (Cell::kKeeps) {
     if (!view.tape.gates && view.B > 0) {
-      // Where each sample is walked by one block, its gradients take the place of its gates.
+      // Where no other block reads them, a step's gradients take the place of its gates.
       static_assert(Cell::kRows == 4);
-      const bool apart = plan.algorithm == Algorithm::blelloch;
+      const bool apart = plan.algorithm == Algorithm::blelloch || view.windows.warm > 0;
       Real* const gates =
           apart ? launch.template allocate<Real>(view.T * view.B * view.H * 4) : rows;
       view.tape.gates = reinterpret_cast<Quad<Real>*>(gates);

@@ -55,6 +55,12 @@ Inputs<Real> inputs_of(const RecurrentRequest& request) {
           request.x_stride[1], request.B};
 }
 
+inline Windows windows_of(const RecurrentRequest& request) {
+  if (request.windows == 0) return {1, 0, request.T, 0};
+  const int64_t head = request.T - request.windows * request.span;
+  return {request.windows, head, request.span, request.warm};
+}
+
 /// All but the input side, which is the layer's.
 template <class Cell, typename Real = typename Cell::scalar_t>
 ForwardView<Real> forward_view(const RecurrentForwardRequest& request, Real* h_n) {
@@ -68,6 +74,8 @@ ForwardView<Real> forward_view(const RecurrentForwardRequest& request, Real* h_n
   view.output = first_in_time(out<Real>(request.output), request.output_stride[0], request);
   view.gates = kept.gates, view.c = kept.c;
   view.h_n = h_n, view.c_n = out<Real>(request.c_n);
+  view.windows = windows_of(request);
+  view.begun_h = out<Real>(request.begun_h), view.begun_c = out<Real>(request.begun_c);
   return view;
 }
 
@@ -89,6 +97,8 @@ BackwardView<Real> backward_view(const RecurrentBackwardRequest& request, Real* 
   view.grad_h_n = in<Real>(request.grad_hn), view.grad_c_n = in<Real>(request.grad_cn);
   view.rows = rows;
   view.grad_h0 = out<Real>(request.grad_h0), view.grad_c0 = out<Real>(request.grad_c0);
+  view.windows = windows_of(request);
+  view.begun_h = out<Real>(request.begun_h), view.begun_c = out<Real>(request.begun_c);
   return view;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// The scans of a recurrent chain: linear, which is the replay of one chunk; chunked, a tree of one
-// level; Blelloch, as a dense chain (written.cuh).
+// The scans of a recurrent chain: linear, which is the replay of one chunk, or of windows; chunked,
+// a tree of one level; Blelloch, as a dense chain (written.cuh).
 
 #include "../../requests/plan.h"
 #include "carry.cuh"
@@ -33,7 +33,7 @@ struct RecurrentPhases {
     carry_recurrent<Cell>(part, span, products.nodes + 1, products, carries, launch);
   }
   void replay(int64_t span, int64_t nodes, const Carries<Real>& carries) {
-    replay_recurrent<Cell>(part, span, nodes + 1, carries, launch);
+    replay_recurrent<Cell>(part, Windows{nodes + 1, 0, span, 0}, carries, launch);
   }
 };
 
@@ -50,7 +50,7 @@ void scan_recurrent(const BackwardView<Real>& view, const Plan& plan, Launcher& 
     return SegmentTree(RecurrentPhases<Cell>{view, launch}, tree, true, view.B, launch).scan();
   }
   const Carries<Real> none{nullptr, view.B, Cell::kStates * view.H};
-  replay_recurrent<Cell>(view, view.T, 1, none, launch);
+  replay_recurrent<Cell>(view, view.windows, none, launch);
 }
 
 }  // namespace bppsa::cuda

@@ -53,15 +53,15 @@ struct Feed {
 };
 
 /// Walks steps last-1 … first of sample b from g (of this thread's units, in registers) to the g
-/// before step `first`, and writes the gate gradients where kPublish. `panes` is shared memory for
+/// before step `first`, and writes the gate gradients if it publishes. `panes` is shared memory for
 /// 2 * kGates vectors, their padding zero. All threads of the block must call it; it ends with a
 /// barrier.
-template <class Cell, class Shape, bool kPublish>
+template <class Cell, class Shape>
 BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
                             const Weights<typename Cell::scalar_t, Cell::kGates, Shape>& weights,
                             int64_t b, int64_t last, int64_t first,
                             typename Cell::scalar_t (&g)[Shape::kPasses][Cell::kStates],
-                            typename Cell::scalar_t* panes) {
+                            typename Cell::scalar_t* panes, bool publishes) {
   using Real = typename Cell::scalar_t;
   constexpr int G = Cell::kGates, kAhead = Shape::kAhead, kPasses = Shape::kPasses;
   const int H = view.H, pitch = padded<Real, Shape>(H);
@@ -101,7 +101,7 @@ BPPSA_DEVICE void walk_back(const BackwardView<typename Cell::scalar_t>& view,
         for (int k = 0; k < G; ++k) {
           share_unit<Shape>(pane + k * pitch + unit(p), d[Cell::kFirstRecurrentRow + k]);
         }
-        if (kPublish && writes_unit<Shape>()) {
+        if (publishes && writes_unit<Shape>()) {
           Real published[Cell::kRows];  // not d: nvcc would spill more of an LSTM's numbers
           for (int k = 0; k < Cell::kRows; ++k) published[k] = d[k];
 #pragma unroll

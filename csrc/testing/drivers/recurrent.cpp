@@ -4,11 +4,22 @@
 
 #include "../../cuda/dense/scan.cuh"
 #include "../../cuda/recurrent/layer.cuh"
+#include "../../cuda/recurrent/windows_met.cuh"
 #include "driver.h"
 // After what makes this compiler take device code.
 #include "../../cells/formulas.h"
 
 using namespace bppsa;
+
+// Mirrored by ctypes in the tests, as the requests are.
+struct MetRequest {
+  Storage storage;
+  int64_t windows, B, N;
+  const void *begun, *right, *level;  // level null: of gradients
+  double size;                        // their roundings
+  int64_t first;
+  int32_t* met;
+};
 
 /// kept_width: answers what a forward that keeps `keep` has to be given.
 extern "C" int64_t emulate_kept_width(const RecurrentForwardRequest* request, Keep keep) {
@@ -36,5 +47,25 @@ extern "C" int emulate_backward(const RecurrentBackwardRequest* request, const P
     cuda::with_cell(*request, [&](auto cell) {
       cuda::layer_backward<typename decltype(cell)::type>(*request, *plan, launch);
     });
+  });
+}
+
+/// Which windows have met, in one part of their state (windows, B, N): by levels, or, of
+/// gradients without any, by roundings.
+extern "C" int emulate_met(const MetRequest* request, cuda::Device* device) {
+  return cuda::on(*device, [&](cuda::Launcher& launch) {
+    const auto with = [&](auto zero) {
+      using Real = decltype(zero);
+      const auto& [storage, K, B, N, begun, right, level, size, first, met] = *request;
+      const Real *const is = cuda::in<Real>(begun), *const was = cuda::in<Real>(right);
+      if (level) {
+        const StatesNear<Real> near{cuda::in<Real>(level), static_cast<Real>(size)};
+        cuda::states_met(is, was, K, B, static_cast<int>(N), near, first != 0, met, launch);
+      } else {
+        cuda::gradients_met(is, was, K, B, static_cast<int>(N), static_cast<Real>(size), first != 0,
+                            met, launch);
+      }
+    };
+    request->storage == Storage::f64 ? with(double{}) : with(float{});
   });
 }
