@@ -7,6 +7,7 @@
 // the end of the chain.
 
 #include "../device/segments.cuh"
+#include "unreached.cuh"
 #include "walk.cuh"
 
 namespace bppsa::cuda {
@@ -36,8 +37,17 @@ __global__ void __launch_bounds__(Shape::kThreads)
         g[p][s] = k == chunks - 1 ? view.last(s, b, unit) : carries(k, b)[s * H + unit];
       }
     }
-    walk_back<Cell, Shape, true>(view, weights, b, Segments{view.T, span}.hi(k), k * span, g,
-                                 panes);
+    const int64_t begin = k * span;
+    for (int64_t last = Segments{view.T, span}.hi(k), first; last > begin; last = first) {
+      first = last - smaller(kSlabSteps<Shape>, last - begin);
+      // Of a warp's answer nvcc knows that all threads have the same, of a block's it does not: the
+      // walk would take up to 50 registers more.
+      if (__any_sync(0xffffffffu, unreached<Shape>(view, b, last, first, g))) {
+        write_zeros<Cell, Shape>(view, b, last, first);
+      } else {
+        walk_back<Cell, Shape, true>(view, weights, b, last, first, g, panes);
+      }
+    }
     if (k > 0 || !writes_unit<Shape>()) continue;
 #pragma unroll 1
     for (int p = 0; p < kPasses; ++p) {
