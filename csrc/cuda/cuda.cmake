@@ -100,6 +100,11 @@ set_target_properties(_C_cuda PROPERTIES PREFIX "" CUDA_RUNTIME_LIBRARY Static)
 bppsa_architectures(cuda_clusters ${clusters})
 bppsa_split("${BPPSA_CUDA_RECURRENT_ARCHITECTURES}" ${recurrent_targets})
 bppsa_split("${BPPSA_CUDA_ARCHITECTURES}" _C_cuda)
+# As on the CPU (simd/denormals.h), numbers too small for a normal float count as zero: or a gradient
+# that fades would stay at the smallest of all where a step takes it times more than a half.
+foreach(target ${recurrent_targets} cuda_clusters)
+  target_compile_options(${target} PRIVATE --ftz=true)
+endforeach()
 list(JOIN BPPSA_CUDA_RECURRENT_ARCHITECTURES "," architectures)
 target_compile_definitions(_C_cuda PRIVATE "BPPSA_RECURRENT_ARCHITECTURES=\"${architectures}\"")
 foreach(target ${recurrent_targets} cuda_clusters _C_cuda)

@@ -5,10 +5,12 @@
 // gradients of the pre-activations are still in the caches when the products read them, and never
 // take the memory of all T steps. Where there are samples for every thread, each takes its own all
 // the way, without waiting for another; where there are fewer, the threads left over work on the
-// products of one slab while the next is scanned. The parallel scans need the whole chain at once.
+// products of one slab while the next is scanned. The parallel scans take at once what they can
+// get.
 //
 // A gradient that enters at the last step alone has faded to zero after some hundred steps: a slab
-// that none reaches is passed over.
+// that none reaches is passed over. So that the parallel scans need not compose what none reaches,
+// they leave a silence to a walk as long as the gradient fades quickly in it.
 #pragma once
 
 #include "../scan/scan.h"
@@ -102,7 +104,7 @@ struct LayerBackward {
     const SampleGroups groups(B, parallel.threads);
     if (B == 0) return gradients.finish();
     if (plan.algorithm != Algorithm::linear)
-      all_at_once(plan);
+      in_stretches(plan);
     else if (groups.count >= parallel.threads)
       group_by_group(groups);
     else
@@ -150,18 +152,43 @@ struct LayerBackward {
     return true;
   }
 
-  void all_at_once(const Plan& plan) {
+  // Where no gradient enters, probes of 1/64 of the chain are walked, until nothing is left of what
+  // is carried; or until one of them has not faded it by a sixteenth of the type's range, at which
+  // rate a quarter of the chain would be walked: the rest is scanned then.
+  void in_stretches(const Plan& plan) {
+    constexpr T kFaded = sizeof(T) == 4 ? 0x1p-8 : 0x1p-64;
+    const int64_t probe = ceil_div(layer.steps, 64), size = B * state;
     const Memory memory(*this, layer.steps * B);
-    Buffer<T> carry(B * state);
-    const Slab<T> whole = slab(layer.steps, layer.steps, 0, B, memory);
+    Buffer<T> carry(size);
     enter(0, B, carry.data);
-    if (recomputes)
-      for_each_index(
-          parallel, layer.steps, [&] { return Recompute(*this); },
-          [&](int64_t i, Recompute& recompute) { recompute(whole, memory, i + 1); });
-    scan(chain(whole, carry.data), plan, parallel);
-    for_each_index(parallel, parallel.threads,
-                   [&](int64_t i) { gradients.add_share(0, i, parallel.threads, whole); });
+    bool fades = true;
+    for (int64_t hi = layer.steps, lo; hi > 0; hi = lo) {
+      const auto silent_below = [&](int64_t end) { return silent(slab(end, probe, 0, B, memory)); };
+      const bool enters = !silent_below(hi);
+      lo = hi - min(probe, hi);
+      if (!enters && all_zero(carry.data, size)) {
+        gradients.add_nothing(slab(hi, hi - lo, 0, B, memory));
+        fades = true;
+        continue;
+      }
+      if (enters)
+        while (lo > 0 && !silent_below(lo)) lo -= min(probe, lo);
+      else if (!fades)
+        lo = 0;
+      const Slab<T> now = slab(hi, hi - lo, 0, B, memory);
+      if (recomputes)
+        for_each_index(
+            parallel, now.steps(), [&] { return Recompute(*this); },
+            [&](int64_t i, Recompute& recompute) { recompute(now, memory, lo + i + 1); });
+      const T before = max_abs(carry.data, size);
+      if (enters || !fades)
+        scan(chain(now, carry.data), plan, parallel);
+      else
+        linear_scan(chain(now, carry.data), parallel);
+      fades = enters || max_abs(carry.data, size) < kFaded * before;
+      for_each_index(parallel, parallel.threads,
+                     [&](int64_t i) { gradients.add_share(0, i, parallel.threads, now); });
+    }
     leave(0, B, carry.data);
   }
 

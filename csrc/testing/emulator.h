@@ -49,6 +49,7 @@ class Device {
  public:
   unsigned seed = 0;
   int64_t untrusted = 0;  // reports of report_untrusted, one a thread
+  int64_t barriers = 0;   // reached by all, shuffles too
   unsigned char* shared = nullptr;
 
   static Device& get() {
@@ -73,7 +74,8 @@ class Device {
     }
   }
 
-  void sync_warp() { sync(warps_[current_ / kWarpSize], kWarpSize, false); }
+  /// How many threads of the warp have the flag.
+  int sync_warp(bool flag) { return sync(warps_[current_ / kWarpSize], kWarpSize, flag); }
 
   /// How many threads of the block have the flag.
   int sync_block(bool flag) { return sync(block_, threads_, flag); }
@@ -166,6 +168,7 @@ class Device {
     if (++barrier.arrived == size) {
       barrier.arrived = 0;
       ++barrier.generation;
+      ++barriers;
     } else {
       Fiber& fiber = *fibers_[current_];
       fiber.state = kWaiting;
@@ -194,7 +197,10 @@ inline int __syncthreads_or(int flag) {
 inline int __syncthreads_and(int flag) {
   return bppsa::emulator::Device::get().sync_block(flag) == static_cast<int>(blockDim.x);
 }
-inline void __syncwarp() { bppsa::emulator::Device::get().sync_warp(); }
+inline void __syncwarp() { bppsa::emulator::Device::get().sync_warp(false); }
+inline int __any_sync(unsigned, int flag) {
+  return bppsa::emulator::Device::get().sync_warp(flag) > 0;
+}
 inline float __expf(float x) { return expf(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 template <typename T>

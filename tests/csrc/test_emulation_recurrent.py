@@ -263,6 +263,60 @@ def test_untrusted_products_are_walked(emulate, cell):
     check(again, one, dtype, trusted=False)
 
 
+def fading(cell, T, B, H, entries, **options):
+    """Gradients that enter at a few steps, and halve in each at least: gates that hold nothing."""
+    one = case(cell, T, B, 1, H, gain=0.2, **options)
+    if cell in ("gru", "lstm"):
+        one.tensors["b_ih"][H : 2 * H] = -3
+    silent = torch.ones(T, dtype=torch.bool).index_fill(
+        0, torch.tensor(entries, dtype=torch.long), False
+    )
+    one.incoming["output"][silent] = 0
+    if T - 1 not in entries:
+        for name in {"h_n", "c_n"} & one.incoming.keys():
+            one.incoming[name].zero_()
+    return one
+
+
+@each_cell
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    "entries", [[1299], [600], [1299, *range(520, 530), 0], []], ids=["end", "middle", "some", "no"]
+)
+@pytest.mark.parametrize(
+    "how", [{}, {"algorithm": "chunked", "chunk": 400}], ids=["linear", "chunked"]
+)
+def test_steps_that_no_gradient_reaches(emulate, cell, reverse, entries, how):
+    """Zeros are written there, also over gates that were computed again."""
+    one = fading(cell, 1300, 2, 5, entries)
+    if reverse:
+        output = one.incoming["output"].flip(0)
+        one = one._replace(reverse=True, incoming=one.incoming | {"output": output})
+    for dtype, keep in ((torch.float32, 2), (torch.float64, 1)):
+        result = emulate(one, dtype, keep=keep, **how)
+        check(result, one, dtype, trusted=False)
+        grad_x = result.found["grad_x"].flip(0) if reverse else result.found["grad_x"]
+        assert not grad_x[max(entries, default=-1) + 1 :].any()
+        assert grad_x[entries].any() or not entries
+
+
+# One warp, lanes that share a unit, weights in memory, several units a thread.
+@pytest.mark.parametrize("cell, H", [("gru", 5), ("lstm", 33), ("gru", 100), ("rnn_tanh", 260)])
+def test_steps_that_no_gradient_reaches_cost_no_barriers(emulate, cell, H):
+    T = 1100 if H < 100 else 530
+
+    def barriers(entries):
+        one = fading(cell, T, 1, H, entries)
+        result = emulate(one)
+        check(result, one)
+        return result.barriers
+
+    every = barriers(list(range(T)))
+    assert every - barriers([T - 1]) > (T - 512) / 2
+    assert every - barriers([]) > T / 2
+    assert every - barriers([0]) > T / 2
+
+
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_the_largest_state_of_a_device(emulate, library, cell, dtype):

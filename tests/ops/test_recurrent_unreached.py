@@ -4,7 +4,9 @@ import itertools
 
 import pytest
 import torch
+from support.recurrent_layers import ALGORITHMS, CELLS, cotangents, draw, ours, stock
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import bppsa_lightning as bl
 from bppsa_lightning import planner
@@ -17,6 +19,7 @@ READ = {
     "one in the middle": [300],
     "none": [],
 }
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 
 @pytest.fixture
@@ -43,13 +46,14 @@ def gradients(layer, x, steps, through_state=False):
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
 @pytest.mark.parametrize("options", [{}, {"proj_size": 3}], ids=["plain", "projected"])
 @pytest.mark.parametrize("B, I", [(1, 2), (2, 5), (17, 2)])
-def test_gradients_are_those_of_all_steps(kind, options, B, I, threads, monkeypatch):
+@each_algorithm
+def test_gradients_are_those_of_all_steps(kind, options, B, I, algorithm, threads, monkeypatch):
     if options and kind is not nn.LSTM:
         pytest.skip("no projection")
     torch.manual_seed(0)
     layer, true = kind(I, 7, **options), kind(I, 7, **options).double()
     true.load_state_dict(layer.state_dict())
-    bl.attach(layer, "linear")
+    bl.attach(layer, algorithm)
     x = torch.randn(T, B, I)
     for read in READ.values():
         through_state = len(read) == 2
@@ -66,11 +70,12 @@ def test_gradients_are_those_of_all_steps(kind, options, B, I, threads, monkeypa
     planner.choose._plan.cache_clear()
 
 
-def test_steps_that_no_gradient_reaches_have_zeros_and_cost_no_nan():
+@each_algorithm
+def test_steps_that_no_gradient_reaches_have_zeros_and_cost_no_nan(algorithm):
     """Memory that nobody wrote would show: results are allocated, not cleared."""
     torch.manual_seed(0)
     layer = nn.GRU(2, 7)
-    bl.attach(layer, "linear")
+    bl.attach(layer, algorithm)
     x = torch.randn(T, 4, 2)
     for _ in range(3):
         poison = [torch.full((T, 4, 2), float("nan")) for _ in range(8)]
@@ -80,11 +85,90 @@ def test_steps_that_no_gradient_reaches_have_zeros_and_cost_no_nan():
         assert (found[: T - 400] == 0).all()
 
 
-def test_a_gradient_that_never_fades_reaches_all_steps():
+@each_algorithm
+def test_a_gradient_that_never_fades_reaches_all_steps(algorithm):
     layer = nn.RNN(1, 1, nonlinearity="relu", bias=False)
     with torch.no_grad():
         for p in layer.parameters():
             p.fill_(1.0)
-    bl.attach(layer, "linear")
+    bl.attach(layer, algorithm)
     found = gradients(layer, torch.ones(T, 2, 1), [T - 1])[0]
     assert torch.equal(found, torch.full((T, 2, 1), 0.5))
+
+
+ENTRIES = {  # steps at which a gradient enters, of 500
+    "the last": [499],
+    "one in the middle": [200],
+    "again and again": [499, *range(330, 340), 120, 0],
+}
+
+
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS.keys())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("B", [1, 3])
+@pytest.mark.parametrize("gain", [0.1, 0.7])
+@pytest.mark.parametrize("entries", ENTRIES.values(), ids=ENTRIES.keys())
+@each_algorithm
+def test_where_gradients_enter_and_fade(cell, dtype, B, gain, entries, algorithm):
+    tensors = draw(cell, (500, B, 2, 6), dtype, gain=gain)
+    incoming = cotangents(cell, tensors, ["output"])["output"]
+    silent = torch.ones(500, dtype=torch.bool).index_fill(0, torch.tensor(entries), False)
+    incoming[silent] = 0
+    leaves = {name: t.requires_grad_() for name, t in tensors.items()}
+    found = torch.autograd.grad(ours(cell, tensors, algorithm)["output"], leaves.values(), incoming)
+    exact = {name: t.detach().double().requires_grad_() for name, t in tensors.items()}
+    wanted = torch.autograd.grad(stock(cell, exact)["output"], exact.values(), incoming.double())
+    scale = max(b.abs().max() for b in wanted)
+    for name, a, b in zip(leaves, found, wanted, strict=True):
+        error = (a.double() - b).abs().max()
+        assert error <= (2e-5 if dtype is torch.float32 else 1e-11) * scale, name
+    assert not found[0][max(entries) + 1 :].any()
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+@each_algorithm
+def test_an_infinite_input_that_no_gradient_reaches_is_multiplied_by_none(kind, algorithm):
+    """Steps that are walked would show: theirs is a product of zeros with the input."""
+    torch.manual_seed(0)
+    layer = kind(2, 7)
+    bl.attach(layer, algorithm)
+    x = torch.randn(3000, 2, 2)
+    x[5, 0, 1] = torch.inf
+    for found in gradients(layer, x, [2999]):
+        assert found.isfinite().all()
+    assert not all(found.isfinite().all() for found in gradients(layer, x, [2999, 6]))
+
+
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS.keys())
+@pytest.mark.parametrize("size", [torch.nan, torch.inf])
+@each_algorithm
+def test_a_gradient_that_is_no_number_never_fades(cell, size, algorithm):
+    tensors = draw(cell, (300, 2, 2, 6), gain=0.3)
+    leaves = {name: t.requires_grad_() for name, t in tensors.items()}
+    incoming = torch.zeros(300, 2, tensors["w_hh"].shape[1], dtype=torch.float64)
+    incoming[-1, 0] = size
+    found, wanted = (
+        torch.autograd.grad(way(cell, tensors, *more)["output"], leaves.values(), incoming)
+        for way, more in ((ours, [algorithm]), (stock, []))
+    )
+    for name, a, b in zip(leaves, found, wanted, strict=True):
+        assert torch.equal(a.isfinite(), b.isfinite()), name
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+@each_algorithm
+def test_packed_sequences_whose_last_states_are_read(kind, algorithm):
+    torch.manual_seed(0)
+    layer, true = kind(2, 7), kind(2, 7).double()
+    true.load_state_dict(layer.state_dict())
+    bl.attach(layer, algorithm)
+    x, lengths = torch.randn(900, 3, 2), [900, 500, 20]
+    found = []
+    for of, values in ((layer, x), (true, x.double())):
+        values.requires_grad_()
+        last = of(pack_padded_sequence(values, lengths))[1]
+        (last[0] if kind is nn.LSTM else last).sum().backward()
+        found.append([values.grad, *(p.grad for p in of.parameters())])
+    for a, b in zip(*found, strict=True):
+        assert (a.double() - b).abs().max() <= 3e-6 * b.abs().max() + 1e-37
+    assert not found[0][0][:300, 0].any() and found[0][0][19, 2].all()

@@ -55,6 +55,7 @@ class Result(NamedTuple):
     found: dict
     launches: list
     untrusted: int
+    barriers: int  # of the backward
 
 
 def layer_fields(case, t, library, keep):
@@ -116,4 +117,4 @@ def emulate(
     given |= {"grad_x_stride": tuple(strides_of(out["grad_x"], 2, case.reverse))}
     plan = plan_of(algorithm, chunk, levels)
     second = run(library.emulate_backward, BackwardRequest(**given), plan, **device)
-    return Result(out, first.launches + second.launches, second.untrusted)
+    return Result(out, first.launches + second.launches, second.untrusted, second.barriers)

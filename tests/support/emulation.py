@@ -63,7 +63,8 @@ class Device(ctypes.Structure):
     """Mirrors Device in csrc/testing/drivers/driver.h: what is emulated, and what is answered."""
 
     _fields_ = [
-        *numbers("seed", "shared_limit", "processors", "scratch_limit", "grid_limit", "untrusted"),
+        *numbers("seed", "shared_limit", "processors", "scratch_limit", "grid_limit"),
+        *numbers("untrusted", "barriers"),
         ("answer", ctypes.c_char * 4096),
     ]
 

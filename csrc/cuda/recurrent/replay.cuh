@@ -9,6 +9,7 @@
 // beginning is written too, for whoever compares.
 
 #include "../device/segments.cuh"
+#include "unreached.cuh"
 #include "walk.cuh"
 
 namespace bppsa::cuda {
@@ -49,8 +50,16 @@ __global__ void __launch_bounds__(Shape::kThreads)
     bool guesses = from > hi;
 #pragma unroll 1
     for (int walks = guesses ? 2 : 1; walks > 0; --walks, guesses = false) {
-      const int64_t last = guesses ? from : hi, first = guesses ? hi : chunks.first(k);
-      walk_back<Cell, Shape>(view, weights, b, last, first, g, panes, !guesses);
+      const int64_t begin = guesses ? hi : chunks.first(k);
+      for (int64_t last = guesses ? from : hi, first; last > begin; last = first) {
+        first = last - smaller(kSlabSteps<Shape>, last - begin);
+        // Of a warp's answer nvcc knows that all threads have the same, of a block's it does not:
+        // the walk would take up to 50 registers more.
+        if (!__any_sync(0xffffffffu, unreached<Shape>(view, b, last, first, g)))
+          walk_back<Cell, Shape>(view, weights, b, last, first, g, panes, !guesses);
+        else if (!guesses)
+          write_zeros<Cell, Shape>(view, b, last, first);
+      }
       if ((k > 0 && carries) || !writes_unit<Shape>()) continue;
 #pragma unroll 1
       for (int p = 0; p < kPasses; ++p) {

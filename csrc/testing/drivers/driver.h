@@ -16,6 +16,7 @@ namespace bppsa::cuda {
 struct Device {
   int64_t seed, shared_limit, processors, scratch_limit, grid_limit;
   int64_t untrusted;  // answered: reports of products that were not trusted
+  int64_t barriers;   // answered: times that threads waited for each other
   char answer[4096];  // the names of the kernels launched, one a line; or the error
 };
 
@@ -28,7 +29,7 @@ int on(Device& device, const Run& run) {
   launch.scratch_limit = device.scratch_limit;
   launch.grid_limit = device.grid_limit;
   emulator::Device::get().seed = static_cast<unsigned>(device.seed);
-  emulator::Device::get().untrusted = 0;
+  emulator::Device::get().untrusted = emulator::Device::get().barriers = 0;
   std::string answer;
   int failed = 0;
   try {
@@ -39,6 +40,7 @@ int on(Device& device, const Run& run) {
     failed = 1;
   }
   device.untrusted = emulator::Device::get().untrusted;
+  device.barriers = emulator::Device::get().barriers;
   std::snprintf(device.answer, sizeof(device.answer), "%s", answer.c_str());
   return failed;
 }
