@@ -21,8 +21,8 @@ from bppsa_lightning.steps.engine import StepEngine
 from bppsa_lightning.windows.cut import Leaves
 
 # The Jacobians that are held at a time; and the rows of a call, one for each sample in each time
-# step: float32 products over 20,000 of like signs are wrong by 4e-6, those over 4,096 by 8e-7.
-_MOST_BYTES, _MOST_ROWS = 64 << 20, 4096
+# step: float32 products over 4,096 of like signs are wrong by up to 3e-6, those over 1,024 by 1e-6.
+_MOST_BYTES, _MOST_ROWS = 64 << 20, 1024
 
 # B * S * S.
 _MOST_PRODUCTS = 8000

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from support.judged import Call, judge
+from support.random_scans import RandomScan
 from windows import at_random
 
 from bppsa_lightning.recurrent.in_place import KernelsInPlace
@@ -42,6 +43,12 @@ def believe_all(monkeypatch, name):
         return before, behind, [True] * len(met)
 
     monkeypatch.setattr(KernelsInPlace, name, blind)
+
+
+def test_long_products_of_like_signs_are_as_exact_as_walks():
+    """Of the scan of Jacobians: a parameter's gradient is a product over steps and samples."""
+    flags = at_random.run(RandomScan(5243, 5000), Counter())
+    assert not any(flag.wrong for flag in flags)
 
 
 @pytest.mark.parametrize("kind", SEEDS)
