@@ -10,15 +10,16 @@ What a recurrence remembers changes as it learns, and with it the windows. Each 
 - long: the same for one held-out sequence of 4,096 steps and the weights of this step;
 
 and after 0, 200, 600 and 1,500 steps, for one held-out sequence of 4,096 and of 16,384 steps:
-seconds of forward and backward of the recurrent layer by "linear" and by "speculative", in turns
-(medians, in which the looks, one in 64 calls, do not show), and "error", the largest error of its
-results and gradients against PyTorch in float64, relative to the largest number of their tensor.
+seconds of forward and backward of the recurrent layer by "linear", "speculative" and "auto", in
+turns (medians, in which the looks, one in 64 calls, do not show), and "error", the largest error
+of its results and gradients against PyTorch in float64, relative to their tensor's largest number.
 Its input, and the gradients of its results, are those that the network and its loss give it.
 
-"curves" trains the GRU on characters three times from the same seed, a sequence of 1,024 characters
-a step: by "linear" with one thread, with two threads, and by "speculative" with one. Where training
-amplifies rounding the curves part; windows should part no further than the two walks. A trained GRU
-is soon walked, as it remembers more than an eighth of 1,024 steps; the RNN stays in windows.
+"curves" trains each network on characters three times from the same seed, a sequence of 1,024
+characters a step: by "linear" with one thread, with two threads, and by "speculative" with one.
+Where training amplifies rounding the curves part; windows should part no further than the walks do.
+A trained GRU is soon walked, as it remembers more than an eighth of 1,024 steps; the RNN stays in
+windows.
 
 Writes windows_trained.json after each task, and windows_trained.png.
 """
@@ -52,7 +53,7 @@ NOTES_EVERY, MEASURED_AFTER = 50, (0, 200, 600, 1500)
 LONG, LENGTHS = 4096, (4096, 16_384)
 # Of the curves: sequence length, steps, steps of the running mean, threads.
 CURVE_T, CURVE_STEPS, SMOOTHED = 1024, 2000, 50
-CURVED = ("characters_gru", "characters_rnn")
+CURVED = ("characters_gru", "characters_rnn", "characters_lstm")
 WAYS = {"linear, 1 thread": (WALK, 1), "linear, 2 threads": (WALK, 2), "windows": (WINDOWS, 1)}
 
 Seen = Callable[[int, nn.Module], None]
@@ -180,15 +181,26 @@ def table(found: dict[str, Any]) -> str:
             windows = [seen.get(key, "") for key in ("warm", "windows", "missed")]
             off = [f"{errors[way]:.0e}" for way in (WALK, WINDOWS)]
             rows.append(
-                (name, case["step"], case["T"], *windows, *ms, f"{case['gain']:.2f}x", *off)
+                (
+                    name,
+                    case["step"],
+                    case["T"],
+                    *windows,
+                    *ms,
+                    f"{case['gain']:.2f}x",
+                    f"{case['auto_over_walk']:.2f}",
+                    *off,
+                )
             )
     head = ("task", "step", "T", "warm-up", "windows", "missed", "walk, ms", "windows, ms", "gain",
-            "error", "of windows")  # fmt: skip
+            "auto / walk", "error", "of windows")  # fmt: skip
     text = recording.markdown(head, rows)
     cases = [case for task in found["tasks"].values() for case in task["measured"]]
     shares = [case["error"][WINDOWS] / max(case["error"][WALK], 1e-300) for case in cases]
     if shares:
         text += f"\nerror of windows: at most {max(shares):.1f} times the walk's"
+        slowest = max(case["auto_over_walk"] for case in cases)
+        text += f'\n"auto": at most {slowest:.2f} times the walk\'s time'
     for name, curve in found.get(CURVES, {}).items():
         text += f"\n{name}, {curve['steps_in_windows']} of {curve['steps']} steps in windows"
         for pair, apart in curve["largest_difference"].items():
