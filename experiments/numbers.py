@@ -34,6 +34,7 @@ from experiments.paper.quotes import (
     sparse,
     training,
     windows_auto,
+    windows_trained,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -49,6 +50,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     **newton.BLOCKS,
     **scan_memory.BLOCKS,
     **windows_auto.BLOCKS,
+    **windows_trained.BLOCKS,
     **loops.BLOCKS,
 }
 
