@@ -26,10 +26,6 @@ from bppsa_lightning.windows.cut import Leaves
 # was not seen.
 _WALKS_APART = 3
 
-# Of gradients: what a window lacks is not forgotten again, but adds to the walk's own error, and
-# both together are to be no more than twice that.
-_GRADIENTS_APART = 1
-
 # Of a number's own spacing: the fewest that a difference is rounding.
 _SPACINGS = 4
 
@@ -80,7 +76,7 @@ class Levels(NamedTuple):
     def least_gradients(self, g: Tensor) -> Tensor:
         """What is too little to matter beside a state's gradients (n, ...), number by number."""
         of = torch.finfo(g.dtype)
-        roundings = _GRADIENTS_APART * self.gradients * of.eps
+        roundings = _WALKS_APART * self.gradients * of.eps
         return (_sizes_of(g) * roundings).clamp_(of.tiny, of.max)  # beside inf nothing is little
 
 

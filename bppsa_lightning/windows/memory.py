@@ -145,7 +145,7 @@ class Memory:
             what = "gradients" if states_met else "states"
             self._give_up(f"{what} of its windows did not meet")
             return
-        if 8 * report.gradients_missed >= max(report.windows, 8):
+        if 8 * report.gradients_missed > report.windows:
             self.back = max(self.back, self.warm) * 3 // 2 + 1
         if 8 * report.missed > report.windows:
             self.warm += max(1, self.warm // 2)

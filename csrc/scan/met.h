@@ -14,9 +14,8 @@
 
 namespace bppsa {
 
-// How many walks' roundings two walks may be apart, and how many spacings of their numbers; and how
-// many roundings gradients: these are not forgotten again, but add to the walk's own error.
-constexpr int kWalksApart = 3, kSpacings = 4, kGradientsApart = 1;
+// How many walks' roundings two walks may be apart, and how many spacings of their numbers.
+constexpr int kWalksApart = 3, kSpacings = 4;
 // States that many times smaller than the largest are as usual as those.
 constexpr int kOrdinary = 4;
 
@@ -63,8 +62,7 @@ struct GradientsNear {
   BPPSA_ANYWHERE T of_sample(T largest) const { return largest; }
   BPPSA_ANYWHERE bool near(T a, T b, T largest, int64_t unit) const {
     const T smaller = of_unit[unit] < largest ? of_unit[unit] : largest;
-    const T size =
-        kGradientsApart * roundings * Spacing<T>::eps * larger(smaller, Spacing<T>::tiny);
+    const T size = kWalksApart * roundings * Spacing<T>::eps * larger(smaller, Spacing<T>::tiny);
     const T least = size > Spacing<T>::most ? Spacing<T>::most : larger(size, Spacing<T>::tiny);
     return magnitude(a - b) <= least;
   }

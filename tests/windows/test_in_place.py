@@ -41,9 +41,6 @@ def case(request):
 def test_windows_that_meet(case):
     report = case()
     assert report.windows > 1
-    assert (report.missed, report.passes) == (0, 0)
-    for _ in range(3):  # if gradients missed, their warm-up grows
-        report = case()
     assert (report.missed, report.gradients_missed, report.passes) == (0, 0, 0)
 
 
