@@ -34,8 +34,12 @@ class Windows:
 
     def rest(self, T: int) -> bool:
         """Whether a call of T steps is left to the walk, as windows paid in none of its scans."""
-        found = [memory.rest(T) for memory in self._memories.values()]
-        return bool(found) and all(found)
+        memories = self._memories.values()
+        if not memories or not all(memory.rests(T) for memory in memories):
+            return False
+        for memory in memories:
+            memory.rest()
+        return True
 
     def scan(
         self,

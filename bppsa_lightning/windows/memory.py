@@ -83,17 +83,18 @@ class Memory:
         self.report = Report()
         return cut._replace(back=max(self.warm, self.back))
 
-    def rest(self, T: int) -> bool:
+    def rests(self, T: int) -> bool:
         """Whether a call of T steps is left to the walk, by what was seen not long ago.
 
         Windows did not meet, or so many steps were too few for them.
         """
         self._learn(self.report)
-        if self._rest == 0 or (self.warm is not None and self._too_few < T):
-            return False
+        return self._rest > 0 and (self.warm is None or self._too_few >= T)
+
+    def rest(self) -> None:
+        """Counts a call that is left to the walk."""
         self.calls += 1
         self._rest -= 1
-        return True
 
     def _choose(self, engine: Engine, T: int, B: int, warm: int, asked: bool) -> Cut | None:
         """By the engine's costs; asked again, the same."""
@@ -166,6 +167,7 @@ class Memory:
             "gradients": None if self.levels is None else self.levels.gradients,
             "rest": self._rest,
             "next_rest": self._next_rest,
+            "too_few": self._too_few,
             "report": None if self.report is None else vars(self.report).copy(),
         }
 
@@ -174,7 +176,7 @@ class Memory:
         levels = state["levels"]
         self.warm, self._rest = state["warm"], state["rest"]
         self.back = state["back"]
-        self._next_rest = state["next_rest"]
+        self._next_rest, self._too_few = state["next_rest"], state.get("too_few", 0)
         self.levels = None
         if levels is not None:
             rounding = tuple(r.to(device) for r in levels)

@@ -20,7 +20,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
         return
     lengths = sorted({case["T"] for task in tasks.values() for case in task["measured"]})
     figure, axes = recording.pyplot().subplots(
-        2, max(2, len(lengths)), figsize=(12, 8), sharex=True, squeeze=False, layout="tight"
+        2, max(2, len(lengths)), figsize=(12, 9), sharex=True, squeeze=False, layout="constrained"
     )
     for name, task in tasks.items():
         _notes(axes[0], name, task["long"])
@@ -37,7 +37,8 @@ def draw(found: dict[str, Any], path: Path) -> None:
         panel.set(xlabel="training steps", ylabel="speed-up")
     for panel in axes.flat:
         panel.grid(alpha=0.3)
-    axes[0, 0].legend(fontsize=8)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9)
     recording.save_figure(figure, path)
 
 
@@ -46,7 +47,10 @@ def _notes(panels: Any, name: str, notes: list[dict[str, Any]]) -> None:
     warm = [note.get("warm", nan) for note in notes]
     missed = [100 * n["missed"] / n["windows"] if "windows" in n else nan for n in notes]
     walked = sum("walked" in note for note in notes)
-    label = f"{name} (walked: {walked} of {len(notes)})" if walked else name
+    words = (
+        name.replace("_", ", ").replace("rnn", "RNN").replace("gru", "GRU").replace("lstm", "LSTM")
+    )
+    label = f"{words} (walked: {walked} of {len(notes)})" if walked else words
     panels[0].plot(steps, warm, marker=".", label=label, **_style(name))
     panels[1].plot(steps, missed, marker=".", **_style(name))
 

@@ -97,6 +97,11 @@ def test_sequences_too_short_for_its_warm_up_are_walked_without_being_asked_abou
     layer(torch.randn(T, 1, I))
     layer(torch.randn(T - 5, 1, I))
     assert memory.calls == calls + 2
+    again, other, _ = attached("GRU")
+    again.load_state_dict(chain.state_dict())
+    other(torch.randn(T, 1, I))  # loads it
+    [resumed] = again._windows._memories.values()
+    assert resumed.rests(T) and not resumed.rests(T + 1)
     memory._chosen, memory._rest, memory.warm = asked, 0, None
     layer(torch.randn(T, 1, I))
     assert chain.plan.algorithm == "speculative"

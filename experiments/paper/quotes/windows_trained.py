@@ -54,7 +54,7 @@ def curves(records: str) -> str:
         between = apart.pop("linear, 1 thread / linear, 2 threads")
         lines.append(
             f"- {_TASKS[name]}, {curve['steps_in_windows']:,} of {curve['steps']:,} steps in "
-            f"windows: {max(apart.values()):.1e}; two walks: {between:.1e}"
+            f"windows: {max(apart.values()):.1e} from a walk; the two walks {between:.1e}"
         )
     return "\n".join(lines)
 
