@@ -87,7 +87,10 @@ def compared(ways: dict[str, timing.Step], seconds: float) -> dict[str, Any]:
 
 
 def remembers(cell: str, H: int) -> nn.RNNBase:
-    """A layer whose state goes on as it is: integrators, and gates that stay open."""
+    """A layer whose state goes on as it is: integrators, and gates that stay open.
+
+    A GRU's update gate is 1 - 5e-5, not 1: a state that never leaves zero meets any other.
+    """
     module = getattr(nn, cell)(1, H, **({"nonlinearity": "relu"} if cell == "RNN" else {}))
     with torch.no_grad():
         if cell == "RNN":
@@ -95,7 +98,7 @@ def remembers(cell: str, H: int) -> nn.RNNBase:
             module.bias_ih_l0.zero_()
             module.bias_hh_l0.zero_()
         else:
-            module.bias_hh_l0[H : 2 * H] = 20.0  # the forget gate; a GRU's update gate
+            module.bias_hh_l0[H : 2 * H] = 20.0 if cell == "LSTM" else 10.0
     return module
 
 
