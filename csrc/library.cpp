@@ -31,6 +31,10 @@ STABLE_TORCH_LIBRARY(bppsa, m) {
       "int levels, int wanted) "
       "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
+      "recurrent_jacobian(str cell, Tensor output, Tensor kept, Tensor x, Tensor? h0, Tensor? c0, "
+      "Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, bool reverse) -> "
+      "Tensor");
+  m.def(
       "recurrent_room(str cell, Tensor x, Tensor w_ih, Tensor w_hh, Tensor? w_hr, int keep) -> "
       "(Tensor, Tensor)");
   m.def(

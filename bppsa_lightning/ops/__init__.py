@@ -4,7 +4,7 @@ import torch
 
 from bppsa_lightning._library import HAS_CUDA_KERNELS, NO_CUDA_KERNELS, cpu_kernels
 from bppsa_lightning.ops import jacobians as _jacobians  # noqa: F401  (registers)
-from bppsa_lightning.ops._recurrent_autograd import request_of
+from bppsa_lightning.ops._recurrent_autograd import request_of, run_forward
 from bppsa_lightning.ops._surviving import surviving
 from bppsa_lightning.ops.diagonal import diagonal_scan, linear_recurrence
 from bppsa_lightning.ops.log import ScanLog, scan_log
@@ -16,6 +16,7 @@ from bppsa_lightning.ops.recurrent_into import (
     recurrent_into,
     recurrent_room,
 )
+from bppsa_lightning.ops.recurrent_jacobian import recurrent_jacobian, run_backward
 from bppsa_lightning.ops.recurrent_windows import recurrent_windows, recurrent_windows_backward
 from bppsa_lightning.ops.scan import reverse_scan
 from bppsa_lightning.ops.sparse import run_sparse_layer, sparse_conv2d, sparse_linear
@@ -35,12 +36,15 @@ __all__ = [
     "lstm",
     "recurrent_backward_into",
     "recurrent_into",
+    "recurrent_jacobian",
     "recurrent_room",
     "recurrent_windows",
     "recurrent_windows_backward",
     "request_of",
     "reverse_scan",
     "rnn",
+    "run_backward",
+    "run_forward",
     "run_layer",
     "run_sparse_layer",
     "scan_log",

@@ -1,4 +1,5 @@
 // One recurrent layer in one direction, on the CPU.
+#include "../operators/recurrent_jacobian.h"
 #include "../operators/recurrent_windows.h"
 #include "crew.h"
 #include "huge_pages.h"
@@ -44,6 +45,10 @@ struct Device {
   static void run(const RecurrentBackwardRequest& request, const Plan& plan, const Tensor&) {
     kernels().recurrent_backward(request, plan, parallel_for(request));
   }
+
+  static void run(const RecurrentJacobianRequest& request) {
+    kernels().recurrent_jacobian(request, parallel_for(request));
+  }
 };
 
 }  // namespace
@@ -52,6 +57,7 @@ struct Device {
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CPU, m) {
   m.impl("recurrent", TORCH_BOX(&bppsa::recurrent<bppsa::cpu::Device>));
   m.impl("recurrent_backward", TORCH_BOX(&bppsa::recurrent_backward<bppsa::cpu::Device>));
+  m.impl("recurrent_jacobian", TORCH_BOX(&bppsa::recurrent_jacobian<bppsa::cpu::Device>));
   m.impl("recurrent_room", TORCH_BOX(&bppsa::recurrent_room<bppsa::cpu::Device>));
   m.impl("recurrent_into", TORCH_BOX(&bppsa::recurrent_into<bppsa::cpu::Device>));
   m.impl("recurrent_backward_into", TORCH_BOX(&bppsa::recurrent_backward_into<bppsa::cpu::Device>));

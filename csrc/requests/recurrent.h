@@ -56,4 +56,9 @@ struct RecurrentBackwardRequest : RecurrentRequest {
   void *grad_w_ih, *grad_w_hh, *grad_b_ih, *grad_b_hh, *grad_w_hr;
 };
 
+// The Jacobian of all steps, as of a backward into which nothing enters.
+struct RecurrentJacobianRequest : RecurrentBackwardRequest {
+  void* jacobian;  // (B, S, S), S = P, and H more where the cell has a c
+};
+
 }  // namespace bppsa

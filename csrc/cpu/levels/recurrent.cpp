@@ -13,6 +13,8 @@ void layer_forward(const RecurrentForwardRequest& request, const Parallel& paral
 template <class Cell>
 void layer_backward(const RecurrentBackwardRequest& request, const Plan& plan,
                     const Parallel& parallel);
+template <class Cell>
+void layer_jacobian(const RecurrentJacobianRequest& request, const Parallel& parallel);
 #define CELL(name, formula, ...) struct formula;
 BPPSA_CELLS(CELL)
 #undef CELL
@@ -46,6 +48,11 @@ void recurrent_backward(const RecurrentBackwardRequest& request, const Plan& pla
   with_cell(request, [&](auto cell) {
     layer_backward<typename decltype(cell)::type>(request, plan, parallel);
   });
+}
+
+void recurrent_jacobian(const RecurrentJacobianRequest& request, const Parallel& parallel) {
+  with_cell(request,
+            [&](auto cell) { layer_jacobian<typename decltype(cell)::type>(request, parallel); });
 }
 
 }  // namespace bppsa::BPPSA_ISA

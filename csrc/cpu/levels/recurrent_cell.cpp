@@ -6,6 +6,7 @@
 #include "../../cells/list.h"
 #include "../../recurrent/backward.h"
 #include "../../recurrent/forward.h"
+#include "../../recurrent/jacobian.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -19,5 +20,6 @@ static_assert(Cell::kRows == Cell::kFirstRecurrentRow + Cell::kGates,
 
 template void layer_forward<Cell>(const RecurrentForwardRequest&, const Parallel&);
 template void layer_backward<Cell>(const RecurrentBackwardRequest&, const Plan&, const Parallel&);
+template void layer_jacobian<Cell>(const RecurrentJacobianRequest&, const Parallel&);
 
 }  // namespace bppsa::BPPSA_ISA

@@ -15,6 +15,7 @@ namespace bppsa {
   KERNEL(diagonal_scan, DiagonalScanRequest, const Plan&)           \
   KERNEL(recurrent_forward, RecurrentForwardRequest)                \
   KERNEL(recurrent_backward, RecurrentBackwardRequest, const Plan&) \
+  KERNEL(recurrent_jacobian, RecurrentJacobianRequest)              \
   KERNEL(sparse_forward, SparseForwardRequest)                      \
   KERNEL(sparse_backward, SparseBackwardRequest)                    \
   KERNEL(batch_norm_forward, BatchNormForwardRequest)               \
