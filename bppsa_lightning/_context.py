@@ -30,6 +30,14 @@ def is_tracing() -> bool:
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
+def own_graph() -> AbstractContextManager[Any]:
+    """For a graph that ends before its caller's: nobody's hooks count or move what it saves.
+
+    A checkpoint counts what its forward saves, and must count the same when that runs again.
+    """
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+
+
 def autocast_as_now(device_type: str) -> Callable[[], AbstractContextManager[Any]]:
     """Makes contexts with the autocast of this moment, for a computation that is repeated."""
     if not torch.amp.is_autocast_available(device_type):

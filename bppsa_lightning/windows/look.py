@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bppsa_lightning._context import own_graph
 from bppsa_lightning.windows.cut import Leaves, side_by_side
 from bppsa_lightning.windows.engine import Engine
 from bppsa_lightning.windows.levels import Levels, rounding_of, rounding_of_gradients
@@ -108,7 +109,7 @@ class _Look:
             engine = self.engine.converted(dtype)
             if engine is None:
                 return 1.0
-            with torch.enable_grad():
+            with torch.enable_grad(), own_graph():
                 state = [s.requires_grad_() for s in _cast(self.zeros, dtype)]
                 ys, last = engine([x[:steps] for x in _cast(self.pieces, dtype)], state)
                 results = [*ys, *last]

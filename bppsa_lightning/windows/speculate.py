@@ -166,7 +166,8 @@ class _InPlaceSpeculation(torch.autograd.Function):
         call, n, wanted = ctx.call, ctx.inputs, list(ctx.needs_input_grad[2:])
         if all(g is None for g in gradients):
             return (None,) * (2 + n)
-        tensors, results = ctx.saved_tensors[:n], ctx.saved_tensors[n:]
+        saved = ctx.saved_tensors  # once: a checkpoint unpacks no tensor twice
+        tensors, results = saved[:n], saved[n:]
         if torch.is_grad_enabled():
             return (None, None, *call.differentiable_gradients(tensors, gradients, wanted))
         xs, states, own = call.parts(tensors)
