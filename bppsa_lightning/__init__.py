@@ -8,6 +8,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
+from bppsa_lightning import chain_strategy as _chain_strategy
 from bppsa_lightning import fabric, jacobians, ops, reference
 from bppsa_lightning import strategy as _strategy
 from bppsa_lightning._trees import in_trees as _in_trees
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from bppsa_lightning.callbacks.chain_monitor import ChainMonitor
     from bppsa_lightning.callbacks.pruning import SparseJacobianPruning
     from bppsa_lightning.callbacks.step_timer import StepTimer
+    from bppsa_lightning.chain_strategy import BPPSAChainStrategy
     from bppsa_lightning.layerpipe.strategy import LayerPipeStrategy
     from bppsa_lightning.strategy import BPPSADDPStrategy, BPPSAStrategy
 
@@ -36,6 +38,7 @@ __version__ = _version("bppsa-lightning")
 
 __all__ = [
     "Attach",
+    "BPPSAChainStrategy",
     "BPPSADDPStrategy",
     "BPPSAStrategy",
     "Chain",
@@ -57,6 +60,7 @@ __all__ = [
 
 _OF_LIGHTNING: dict[str, _Any] = {
     "Attach": _attach_callback,
+    "BPPSAChainStrategy": _chain_strategy,
     "BPPSADDPStrategy": _strategy,
     "BPPSAStrategy": _strategy,
     "ChainMonitor": _chain_monitor,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from torch import nn
+from torch.distributed import ProcessGroup
 
 from bppsa_lightning import depth, pruned, recurrent
 from bppsa_lightning._replacement import Replacement, replacement_of, replacements
@@ -10,7 +11,12 @@ from bppsa_lightning.chain import Chain, named_chains
 from bppsa_lightning.chain import check_algorithm as check_one
 
 
-def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> list[Chain]:
+def attach(
+    module: nn.Module,
+    algorithm: str | Mapping[str, str] = "auto",
+    group: ProcessGroup | None = None,
+    sharded: bool = False,
+) -> list[Chain]:
     """Puts every chain of a module into scan mode: exact gradients, by a scan over Jacobians.
 
     Pruned layers (`nn.Conv2d` and `nn.Linear` with a mask of `torch.nn.utils.prune`) then compute
@@ -37,6 +43,13 @@ def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> li
             Stacks of layers (nn.Sequential) are chains over depth where "linear" or "blelloch" is
             asked for; otherwise they are left to PyTorch.
 
+        group: a process group of torch.distributed, over whose ranks recurrent layers are divided:
+            each rank holds a span of time, in the order of ranks. All ranks call alike. See
+            docs/ranks.md.
+        sharded: whether layers are given, and give, this rank's span alone, and parameters get this
+            rank's terms of their gradients (`sum_gradients` adds them up); else all ranks are given
+            the same input, and give the same output and gradients.
+
     Returns:
         The chains found, in the order of ``module.named_modules()``; empty if there is none.
 
@@ -44,7 +57,24 @@ def attach(module: nn.Module, algorithm: str | Mapping[str, str] = "auto") -> li
         TypeError, ValueError: `module` is no nn.Module, an algorithm is unknown, or a name holds
             no chain. Nothing is attached then.
     """
-    return attach_chains(module, algorithm)[0]
+    if sharded and group is None:
+        raise ValueError("sharded: found True, wanted False without a group")
+    chains = attach_chains(module, algorithm)[0]
+    divide(chains, group, sharded)
+    return chains
+
+
+def divide(
+    chains: Iterable[Chain], group: ProcessGroup | None, sharded: bool = False, alike: bool = False
+) -> None:
+    """Divides the time of recurrent chains over the ranks of a group; over none if that is None.
+
+    Args:
+        alike: whether random numbers are the same in all ranks, which is then looked after.
+    """
+    for chain in chains:
+        if isinstance(chain, recurrent.RecurrentChain):
+            chain.divide(group, sharded, alike)
 
 
 def attach_chains(

@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from bppsa_lightning import fabric, strategy
+from bppsa_lightning import chain_strategy, fabric, strategy
 from bppsa_lightning._trees import TREES, Tree, in_trees
 from bppsa_lightning.layerpipe import strategy as layerpipe
 
@@ -65,11 +65,16 @@ def after_import(then: Mapping[str, Callable[[ModuleType], None]]) -> None:
         sys.meta_path.insert(0, _AfterImport(waiting))
 
 
+_OF_TRAINERS = (
+    ("layerpipe", layerpipe.LayerPipeStrategy, "LayerPipe: a pipeline of layers"),
+    ("bppsa_chain", chain_strategy.BPPSAChainStrategy, "Time divided over a chain of processes"),
+)
+
 START_METHODS = (("", "popen"), ("_spawn", "spawn"), ("_fork", "fork"), ("_notebook", "fork"))
 
 
 def register_strategies() -> None:
-    """Registers "bppsa", "bppsa_ddp" and "layerpipe": with Trainers, the first two with Fabric."""
+    """Registers "bppsa", "bppsa_ddp", "bppsa_chain" and "layerpipe"; two of them with Fabric."""
     then = {}
     for tree in TREES:
         for package, ours in ((tree.pytorch, strategy), (tree.fabric, fabric)):
@@ -86,12 +91,11 @@ def _register(tree: Tree, one: Any, several: Any, strategies: ModuleType) -> Non
     about = "Back-propagation by parallel scan"
     registry.register("bppsa", one, description=about, override=True)
     for suffix, start_method in START_METHODS:
-        if trainers:
+        for name, cls, what in _OF_TRAINERS if trainers else ():
             registry.register(
-                f"layerpipe{suffix}",
-                in_trees(layerpipe.LayerPipeStrategy, (tree,)),
-                description="LayerPipe: a pipeline of layers, a process for each device, "
-                f"`start_method` '{start_method}'",
+                f"{name}{suffix}",
+                in_trees(cls, (tree,)),
+                description=f"{what}, a process for each device, `start_method` '{start_method}'",
                 override=True,
                 start_method=start_method,
             )

@@ -31,7 +31,7 @@ else:
     DDPStrategy = stand_in("pytorch.strategies.DDPStrategy")
 
 
-class _AttachDuringFit(Settles, Strategy):
+class AttachDuringFit(Settles, Strategy):
     """What is the same on one device and on several: chains attached for the time of ``fit``."""
 
     def _init_attach(self, algorithm: str | Mapping[str, str]) -> None:
@@ -48,9 +48,13 @@ class _AttachDuringFit(Settles, Strategy):
         model = self.lightning_module
         assert model is not None
         self.chains, self._attached_here = attach_chains(model, self.algorithm, keep=True)
+        self._divide()
         learn(self.chains, self._learned)
         self._steps.begin(model)
         rank_zero_info(summary(model))
+
+    def _divide(self) -> None:
+        """For strategies that divide chains over ranks."""
 
     @override
     def backward(
@@ -97,7 +101,7 @@ class _AttachDuringFit(Settles, Strategy):
         return trainer is not None and trainer.state.fn == "fit"
 
 
-class BPPSAStrategy(_AttachDuringFit, OneOrSeveral, SingleDeviceStrategy):
+class BPPSAStrategy(AttachDuringFit, OneOrSeveral, SingleDeviceStrategy):
     """Trains with the backward of every chain in the model by a scan over Jacobians.
 
     For the time of ``fit`` the model's chains are attached (see `attach`); the user's
@@ -149,7 +153,7 @@ class BPPSAStrategy(_AttachDuringFit, OneOrSeveral, SingleDeviceStrategy):
         super().setup(trainer)
 
 
-class BPPSADDPStrategy(_AttachDuringFit, DDPStrategy):
+class BPPSADDPStrategy(AttachDuringFit, DDPStrategy):
     """Lightning's `DDPStrategy` (a process for each device), each process' backward by scan.
 
     ``Trainer(strategy="bppsa_ddp", devices=…)``; "bppsa_ddp_spawn", "bppsa_ddp_fork" and

@@ -12,16 +12,18 @@ PACKAGE = Path(bppsa_lightning.__file__).parent
 LEVELS = (
     ("__init__",),
     ("registries",),
+    ("chain_strategy",),
     ("strategy", "fabric", "callbacks", "layerpipe"),
     ("explain", "calibration"),
     ("attach",),
     ("recurrent", "depth", "pruned", "steps"),
     ("chain",),
+    ("divided",),
     ("windows",),
     ("jacobians",),
     ("ops",),
     ("planner",),
-    ("reference",),
+    ("reference", "ranks"),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 GROUND = len(LEVELS)

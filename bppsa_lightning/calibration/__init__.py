@@ -1,13 +1,19 @@
 """Measures the machine at hand, so that the planner chooses by its figures."""
 
 import torch
+from torch.distributed import ProcessGroup
 
 from bppsa_lightning.calibration.cpu import calibrate_cpu
 from bppsa_lightning.calibration.cuda import calibrate_cuda
+from bppsa_lightning.ranks import Exchange
 
 
 def calibrate(
-    device: torch.device | str | None = None, *, seconds: float = 60.0, progress: bool = True
+    device: torch.device | str | None = None,
+    *,
+    seconds: float = 60.0,
+    progress: bool = True,
+    group: ProcessGroup | None = None,
 ) -> str:
     """Measures this machine for the planner, in about a minute.
 
@@ -24,6 +30,9 @@ def calibrate(
         seconds: how long it may take, roughly. Half of that scatters more. (On a GPU it takes what
             it takes, about a minute.)
         progress: whether to show a progress bar, and to print what was found.
+        group: a process group: then what messages between its ranks take is measured, on `device`,
+            and nothing else; all ranks call alike. It holds for this process; without it, what is
+            usual between processes of one machine is taken.
 
     Returns:
         What was found, for people: the number of sizes, which of them are computed elsewhere from
@@ -40,8 +49,20 @@ def calibrate(
         raise ValueError(f"device: found {found}, wanted 'cpu' or 'cuda'")
     if not seconds > 0:
         raise ValueError(f"seconds: found {seconds}, wanted a positive number")
+    if group is not None:
+        return messages(group, found, progress)
     cuda = found.type == "cuda"
     report = str(calibrate_cuda(found, progress)) if cuda else calibrate_cpu(seconds, progress)
     if progress:
+        print(report)
+    return report
+
+
+def messages(group: ProcessGroup, device: torch.device, progress: bool) -> str:
+    """What a round of messages between the ranks of a group takes."""
+    latency, of_byte = Exchange(group).calibrate(device)
+    rate = f"{1e-9 / of_byte:.1f} GB/s" if of_byte else "any rate"
+    report = f"{latency * 1e6:.0f} us a message between {group.size()} ranks, {rate}"
+    if progress and group.rank() == 0:
         print(report)
     return report

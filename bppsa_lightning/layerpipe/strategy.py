@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from bppsa_lightning._rank_zero import rank_zero_info
+from bppsa_lightning._same_batches import LoaderRandomness, SameBatches
 from bppsa_lightning._trees import Settles, stand_in
 from bppsa_lightning.layerpipe import capture, clipping, collect, find, refuse
-from bppsa_lightning.layerpipe.data import LoaderRandomness, SameBatches
 from bppsa_lightning.layerpipe.delayed import DelayedPipeline
 from bppsa_lightning.layerpipe.delays import SCHEDULES, UPDATES_PER_STAGE, stage_delays
 from bppsa_lightning.layerpipe.drains import Drains

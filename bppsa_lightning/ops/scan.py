@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from bppsa_lightning import planner
 from bppsa_lightning.ops._checks import check_scan
+from bppsa_lightning.ops.reverse_scan_over_ranks import scan_over_ranks
 
 _library = torch.library.Library("bppsa", "FRAGMENT")  # must live as long as what it registered
 
@@ -86,7 +88,11 @@ _scan = scan_operator(
 
 
 def reverse_scan(
-    jac_t: Tensor, grad: Tensor, algorithm: str = "auto", levels: int | None = None
+    jac_t: Tensor,
+    grad: Tensor,
+    algorithm: str = "auto",
+    levels: int | None = None,
+    group: ProcessGroup | None = None,
 ) -> Tensor:
     """Gradients of a chain from its transposed Jacobians: g_T = u_T, g_i = J_{i+1}ᵀ g_{i+1} + u_i.
 
@@ -97,6 +103,11 @@ def reverse_scan(
         algorithm: "auto", "linear", "chunked" or "blelloch".
         levels: up-sweep levels of "blelloch", 0 to ceil(log2(T)); None is the full tree. Given
             with "auto", it asks for "blelloch".
+        group: ranks that hold the chain's parts in their order, T steps each (T may differ, and be
+            0): jac_t of these, grad (T, B, H) of the states before them; the last rank's (T+1, B,
+            H). "linear" passes vectors from rank to rank, all others scan over ranks, in 2 +
+            ceil(log2(P - 1)) rounds of messages at most; each rank scans its own part by the
+            planner's choice. All ranks call alike, and all run backward. Differentiable once.
 
     Returns:
         g (T+1, B, H), contiguous, of grad's dtype. Differentiable in both arguments, any number
@@ -110,4 +121,11 @@ def reverse_scan(
     Source: Blelloch scan of arXiv:1907.10134, section 3, generalised to a loss that reads every
     state (u_i ≠ 0).
     """
-    return _scan(jac_t, grad, algorithm, levels, False)
+    if group is None:
+        return _scan(jac_t, grad, algorithm, levels, False)
+    planner.check_algorithm(algorithm, levels)
+
+    def local(jacobians: Tensor, direct: Tensor, adjoint: bool) -> Tensor:
+        return _scan(jacobians, direct, "auto", None, adjoint)
+
+    return scan_over_ranks(jac_t, grad, group, algorithm != "linear", local)

@@ -58,6 +58,20 @@ class _Kernels(Whole):
         self.grad_x = self.x.new_empty(self.x.shape) if wants_x else None
         self.found: list[Tensor | None] = [None] * len(self.weights)
 
+    def take(self) -> Gradients:
+        """What a backward needs beside the output, for the caller to keep."""
+        taken: Gradients = [self.x, *self.state, self.kept]
+        nothing = self.x[:0]
+        self.x = self.output = self.kept = nothing
+        self.state, self.results = [], []
+        return taken
+
+    def give(self, tensors: Gradients, output: Tensor) -> None:
+        """What was taken, and the output."""
+        x, *state, kept = [t for t in tensors if t is not None]
+        self.x, self.state, self.output, self.kept = x, state, output, kept
+        self.results = [output, kept]
+
     def gradients(self) -> Gradients:
         return [self.grad_x] + [
             g for g, w in zip(self.found, self.weights, strict=True) if w is not None

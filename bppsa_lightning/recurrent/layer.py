@@ -4,7 +4,7 @@ T steps, B batch, I input, H hidden, P state that is shown (H, or an LSTM's proj
 times directions, N numbers of steps of all samples of a `PackedSequence`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,9 +20,13 @@ from bppsa_lightning.chain import Chain
 from bppsa_lightning.planner import machine
 from bppsa_lightning.recurrent import precision, scripting, support
 from bppsa_lightning.recurrent.config import RecurrentConfig
+from bppsa_lightning.recurrent.divided import DividedLayer
 from bppsa_lightning.recurrent.engines import LayerEngine
 from bppsa_lightning.recurrent.packed import PackedScan, Scan, Tensors, padded_steps
 from bppsa_lightning.recurrent.windows import Windows
+
+# x (T, B, I), states (L, B, P or H), weights -> output (T, B, D*P), last states: all layers.
+Layers = Callable[[Tensor, Tensors, Tensors], tuple[Tensor, list[Tensor]]]
 
 
 class _Decision(NamedTuple):
@@ -58,6 +62,7 @@ class RecurrentChain(Chain):
         self.cell = self.config.cell.label
         self.stack = self.config.stack
         self._windows = Windows(self.config)
+        self.divided: DividedLayer | None = None
         # Of the last tensor on the CPU: for what, and what. One tuple, as another thread may
         # read it.
         self._decided: tuple[Any, _Decision] = None, _Decision()
@@ -79,8 +84,10 @@ class RecurrentChain(Chain):
         return self._call(input, hx, False)
 
     def _call(self, input: Any, hx: Any, compiling: bool) -> Any:
-        config, windows = self.config, False
-        if compiling:
+        config, windows, divided = self.config, False, self._divides(input)
+        if divided:
+            plan, reason = None, self._undividable(input)
+        elif compiling:
             # Sizes may be symbols: the operator plans where they have values.
             plan, reason = None, support.unsupported_input(config, self.module, input)
             reason = reason or support.slow_when_compiled(config, input, self._kernels)
@@ -96,15 +103,56 @@ class RecurrentChain(Chain):
             data: Tensor = input.data if isinstance(input, PackedSequence) else input
             batch = (B,) if input is not data or data.dim() == 3 else ()
             reason = support.unsupported_call(config, data, batch, states, weights)
+        if divided and self.divided is not None and self.divided.sharded and reason is not None:
+            raise ValueError(f"{self.name or 'module'}: found {reason}; that is not divided")
         self.record_call(reason)
         if reason is not None:
             return self._base.forward(self.module, input, hx)
+        if divided:
+            return self._over_ranks(input, states, weights)
         scan = partial(self._scan, plan=plan, windows=windows, by_pytorch=faster is not None)
         self._plan, self.device = plan, weights[0].device
         self.shape = T, B, config.hidden_size
         if isinstance(input, PackedSequence):
-            return self._packed(input, states, weights, scan)
-        return self._dense(input, states, weights, scan)
+            return self._packed(input, states, weights, scan, self._scan)
+        layers = partial(self._layers, scan=scan)
+        return self._dense(input, states, weights, layers)
+
+    def divide(self, group: Any, sharded: bool = False, alike: bool = False) -> None:
+        """Divides time over the ranks of a process group, None over none: as `DividedLayer`."""
+        self.divided = None
+        if group is not None:
+            self.divided = DividedLayer(self.config, self.name, group, sharded, alike)
+
+    def _divides(self, input: Any) -> bool:
+        """Whether a call is one of all ranks together."""
+        divided = self.divided
+        if divided is None or is_tracing() or not isinstance(input, Tensor | PackedSequence):
+            return False
+        return divided.sharded or divided.pays(*self._steps_and_batch(input), self._algorithm)
+
+    def _undividable(self, input: Any) -> str | None:
+        """Why a call cannot be divided, nor scanned; None if it can be."""
+        if isinstance(input, PackedSequence) and self.divided and self.divided.sharded:
+            return "a PackedSequence, of which a rank has no span"
+        dense = isinstance(input, Tensor) and input.dim() == 3
+        if dense and input.shape[-1] == self.config.input_size:
+            return support.missing_kernels(input)  # spans may be empty
+        return support.unsupported_input(self.config, self.module, input)
+
+    def _over_ranks(self, input: Any, states: Tensors, weights: Tensors) -> Any:
+        """A call, by all ranks of `divided`."""
+        divided, algorithm = self.divided, self._algorithm
+        assert divided is not None
+        if isinstance(input, PackedSequence):
+            scan = partial(divided.whole_scan, algorithm=algorithm)
+            result: Any = self._packed(input, states, weights, scan, scan)
+        else:
+            layers = partial(divided.layers, algorithm=algorithm, run=self._layers)
+            result = self._dense(input, states, weights, layers)
+        self._plan, self.device = divided.plan(), weights[0].device
+        self.shape = divided.spans.T, divided.batch, self.config.hidden_size
+        return result
 
     @property
     def _kernels(self) -> str:
@@ -128,15 +176,21 @@ class RecurrentChain(Chain):
         _overridden.detach(self)
 
     def details(self) -> list[str]:
-        return self._windows.details() + self._overriding()
+        divided = [] if self.divided is None else self.divided.details()
+        return divided + self._windows.details() + self._overriding()
 
     def state_dict(self) -> dict[str, Any]:
-        """What its windows have learned, for a checkpoint; empty if nothing."""
-        return self._windows.state_dict()
+        """What its windows, or ranks, have learned, for a checkpoint; empty if nothing."""
+        ranks = {} if self.divided is None else self.divided.state_dict()
+        return self._windows.state_dict() | ({"ranks": ranks} if ranks else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """From a checkpoint."""
-        self._windows.load_state_dict(state)
+        of_windows = dict(state)
+        ranks = of_windows.pop("ranks", {})
+        self._windows.load_state_dict(of_windows)
+        if self.divided is not None:
+            self.divided.load_state_dict(ranks)
 
     def _overriding(self) -> list[str]:
         if not self._is_overridden:
@@ -237,41 +291,43 @@ class RecurrentChain(Chain):
         )  # fmt: skip
 
     def _dense(
-        self, input: Tensor, states: Tensors, weights: Tensors, scan: Scan
+        self, input: Tensor, states: Tensors, weights: Tensors, layers: Layers
     ) -> tuple[Tensor, Any]:
         batch_first = self.module.batch_first
         if input.dim() == 2:
             states = [state.unsqueeze(1) for state in states]
-            output, last = self._layers(input.unsqueeze(1), states, weights, scan, False)
+            output, last = layers(input.unsqueeze(1), states, weights)
             return output.squeeze(1), self._as_hx([state.squeeze(1) for state in last])
         x = input.transpose(0, 1) if batch_first else input
         if batch_first and weights[0].requires_grad and torch.is_grad_enabled():
             # As PyTorch copies it: its owner may change the input in place before the backward.
             x = x.contiguous()
-        output, last = self._layers(x, states, weights, scan, False)
+        output, last = layers(x, states, weights)
         return output.transpose(0, 1) if batch_first else output, self._as_hx(last)
 
     def _packed(
-        self, input: PackedSequence, states: Tensors, weights: Tensors, scan: Scan
-    ) -> tuple[PackedSequence, Any]:
+        self, input: PackedSequence, states: Tensors, weights: Tensors, scan: Scan,
+        padded_scan: Scan,
+    ) -> tuple[PackedSequence, Any]:  # fmt: skip
         data, batch_sizes, sorted_indices, unsorted_indices = input
         if sorted_indices is not None:
             states = [state.index_select(1, sorted_indices) for state in states]
         T, B = len(batch_sizes), int(batch_sizes[0])
         if len(data) == T * B:  # all of one length: packed data is an ordinary tensor
-            output, last = self._layers(data.view(T, B, -1), states, weights, scan, True)
+            output, last = self._layers(data.view(T, B, -1), states, weights, scan, packed=True)
             output = output.flatten(0, 1)
         else:  # in padded tensors of several sizes, a plan each
-            spread = PackedScan(self._scan, self.config, batch_sizes, data.device)
-            output, last = self._layers(data, states, weights, spread, True)
+            spread = PackedScan(padded_scan, self.config, batch_sizes, data.device)
+            output, last = self._layers(data, states, weights, spread, packed=True)
         if unsorted_indices is not None:
             last = [state.index_select(1, unsorted_indices) for state in last]
         packed = PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices)
         return packed, self._as_hx(last)
 
     def _layers(
-        self, x: Tensor, states: Tensors, weights: Tensors, scan: Scan, packed: bool
-    ) -> tuple[Tensor, list[Tensor]]:
+        self, x: Tensor, states: Tensors, weights: Tensors, scan: Scan,
+        drop: Callable[[Tensor, float], Tensor] = dropout, packed: bool = False,
+    ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
         """All layers: x (..., I), states (L, B, P or H) -> output (..., D*P), last states alike."""
         config, rounded = self.config, precision.results(self.config, x, states, packed)
         if rounded is not None:
@@ -291,7 +347,7 @@ class RecurrentChain(Chain):
                 lasts.append(last)
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
             if p and layer + 1 < config.layers:
-                x = dropout(x, p)
+                x = drop(x, p)
         last = [
             states[0].unsqueeze(0) if len(states) == 1 else torch.stack(states)
             for states in zip(*lasts, strict=True)

@@ -67,6 +67,11 @@ def unsupported_input(config: RecurrentConfig, module: nn.RNNBase, input: Any) -
     return None
 
 
+def missing_kernels(data: Tensor) -> str | None:
+    """Why there are no kernels for a tensor's device; None if there are."""
+    return missing_recurrent_kernels(data.device)
+
+
 def slow_when_compiled(config: RecurrentConfig, input: Any, algorithm: str) -> str | None:
     """Why a supported input is left to PyTorch while torch.compile traces; None if it is not."""
     packed = isinstance(input, PackedSequence)

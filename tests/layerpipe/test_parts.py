@@ -7,9 +7,9 @@ import torch
 from lightning_utilities.core.rank_zero import rank_zero_only
 from torch import nn
 
+from bppsa_lightning._same_batches import LoaderRandomness, SameBatches
 from bppsa_lightning.layerpipe import capture, movable, planning, refuse
 from bppsa_lightning.layerpipe.channels import Channel
-from bppsa_lightning.layerpipe.data import LoaderRandomness, SameBatches
 from bppsa_lightning.layerpipe.delays import layer_delays, spans
 from bppsa_lightning.layerpipe.options import options_of, with_options
 from bppsa_lightning.layerpipe.stage import Stage

@@ -3,6 +3,7 @@
 Each process of a pipeline reads the whole data and has to meet the same batches. What shuffles and
 augments draws from torch's, Python's and NumPy's global generators, from which the stages draw
 differently (dropout). So loaders run with generators of their own, which start as those of rank 0.
+(The processes of a chain draw the same everywhere, and begin with the same generators.)
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from typing import Any
 import torch
 
 
-def _generators() -> dict[str, Any]:
+def generators() -> dict[str, Any]:
+    """The states of torch's, Python's and NumPy's generators."""
     states = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if "numpy" in sys.modules:
         states["numpy"] = sys.modules["numpy"].random.get_state()
     return states
 
 
-def _set_generators(states: dict[str, Any]) -> None:
+def set_generators(states: dict[str, Any]) -> None:
+    """Sets torch's, Python's and NumPy's."""
     torch.set_rng_state(states["torch"])
     random.setstate(states["python"])
     if "numpy" in states and "numpy" in sys.modules:
@@ -34,18 +37,18 @@ class LoaderRandomness:
     """The generators of all loaders of a training."""
 
     def __init__(self) -> None:
-        self.states = _generators()
+        self.states = generators()
 
     @contextmanager
     def used(self) -> Iterator[None]:
         """What draws in here draws from them."""
-        before = _generators()
-        _set_generators(self.states)
+        before = generators()
+        set_generators(self.states)
         try:
             yield
         finally:
-            self.states = _generators()
-            _set_generators(before)
+            self.states = generators()
+            set_generators(before)
 
 
 class SameBatches:

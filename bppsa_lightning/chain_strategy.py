@@ -1,0 +1,133 @@
+"""``Trainer(strategy="bppsa_chain", devices=P)``: recurrent layers divided over P processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from typing_extensions import override
+
+from bppsa_lightning._same_batches import generators, set_generators
+from bppsa_lightning._trees import stand_in
+from bppsa_lightning.attach import divide
+from bppsa_lightning.strategy import AttachDuringFit
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+    from lightning.pytorch.strategies import DDPStrategy
+else:
+    DDPStrategy = stand_in("pytorch.strategies.DDPStrategy")
+
+
+class BPPSAChainStrategy(AttachDuringFit, DDPStrategy):
+    """Trains with every recurrent layer's time divided over the processes of a chain.
+
+    ``Trainer(strategy="bppsa_chain", devices=P)``. All processes of a chain get the same batches
+    and run the same model; of a recurrent layer over a long enough sequence each walks a span of
+    time, and holds what its backward needs of that span alone. Outputs are gathered, and parameter
+    gradients summed, so that all else is computed as by one process, in every one of them. What
+    draws random numbers draws the same in all of them.
+
+    With fewer ranks in a chain than processes, D = processes / chain chains train on D parts of the
+    data, as "ddp" would on D processes: gradients are averaged over chains by
+    DistributedDataParallel.
+
+    Args:
+        algorithm: as for `BPPSAStrategy`: "auto"; "linear" passes states and gradients from rank
+            to rank, "blelloch" composes spans and scans over ranks, "speculative" lets all ranks
+            begin at once, and verifies.
+        chain: processes in a chain, neighbours in rank; by default all.
+        kwargs: DDPStrategy's (start_method, process_group_backend, timeout, …) and, for several
+            chains, DistributedDataParallel's.
+
+    Attributes:
+        chains, scans, explanation: as of `BPPSAStrategy`, each process its own.
+        mesh: of the processes, ("data", "chain"), from the start of the processes on.
+
+    Raises:
+        TypeError, ValueError: `algorithm` is unknown, or `chain` no divisor of the processes.
+    """
+
+    strategy_name = "bppsa_chain"
+
+    def __init__(
+        self,
+        algorithm: str | Mapping[str, str] = "auto",
+        chain: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if chain is not None and (not isinstance(chain, int) or chain < 1):
+            raise ValueError(f"chain: found {chain!r}, wanted a number of processes, or None")
+        self._init_attach(algorithm)
+        self.chain = chain
+        self.mesh: DeviceMesh | None = None
+
+    @override
+    def setup_environment(self) -> None:
+        super().setup_environment()
+        world = dist.get_world_size()
+        size = world if self.chain is None else self.chain
+        if world % size:
+            raise ValueError(f"chain: found {size}, wanted a divisor of the {world} processes")
+        kind = self.root_device.type
+        self.mesh = init_device_mesh(kind, (world // size, size), mesh_dim_names=("data", "chain"))
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The processes of this one's chain."""
+        assert self.mesh is not None
+        return self.mesh.get_group("chain")
+
+    @property
+    @override
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        assert self.mesh is not None
+        return {"num_replicas": self.mesh.size(0), "rank": self.mesh.get_local_rank("data")}
+
+    @override
+    def setup(self, trainer: pl.Trainer) -> None:
+        assert self.mesh is not None
+        if self.mesh.size(0) == 1:
+            # Every process reads all of the data, in the order that the user gave it.
+            trainer._accelerator_connector.use_distributed_sampler = False
+        super().setup(trainer)
+        set_generators(self._of_first(generators()))
+
+    @override
+    def configure_ddp(self) -> None:
+        module = self.lightning_module
+        assert module is not None and self.mesh is not None
+        self._share(module)
+        # Here, not in `setup`: batch norms have been replaced by synchronised ones by now.
+        self._attach()
+        if self.mesh.size(0) > 1:
+            self._ddp_kwargs["process_group"] = self.mesh.get_group("data")
+            super().configure_ddp()
+
+    @override
+    def _divide(self) -> None:
+        divide(self.chains, self.group, alike=True)
+
+    @override
+    def teardown(self) -> None:
+        chains = list(self.chains)
+        super().teardown()
+        divide(chains, None)
+
+    def _of_first(self, found: Any) -> Any:
+        """What the first process of the chain has."""
+        parts = [found]
+        dist.broadcast_object_list(parts, dist.get_global_rank(self.group, 0), self.group)
+        return parts[0]
+
+    def _share(self, module: pl.LightningModule) -> None:
+        """Gives every process of the chain the weights and buffers of its first."""
+        first = dist.get_global_rank(self.group, 0)
+        for tensor in [*module.parameters(), *module.buffers()]:
+            sent = tensor.data.contiguous()
+            dist.broadcast(sent, first, self.group)
+            if sent.data_ptr() != tensor.data_ptr():
+                tensor.data.copy_(sent)

@@ -1,0 +1,239 @@
+"""What goes between the ranks of a chain: point to point in rounds, counted, over a process group.
+
+P ranks.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass
+class Counts:
+    """Of one rank: what it has sent and waited for.
+
+    Attributes:
+        rounds: of messages from rank to rank, one after another. messages, bytes: sent in them.
+        collectives: calls of all ranks together (headers, outputs, sums of gradients).
+    """
+
+    rounds: int = 0
+    messages: int = 0
+    bytes: int = 0
+    collectives: int = 0
+
+
+class Exchange:
+    """A rank's place in its chain, and the way to the others.
+
+    Args:
+        group: a process group; its ranks hold the spans of time in their order.
+        name: of what is divided, for errors.
+        backwards: whether time runs from the last rank to the first.
+
+    Attributes:
+        size: P. rank: this one's place, in the direction of time.
+        counts: shared by both directions.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, name: str = "", backwards: bool = False) -> None:
+        self.group, self.name, self._backwards = group, name, backwards
+        self.size = dist.get_world_size(group)
+        own = dist.get_rank(group)
+        self.rank = self.size - 1 - own if backwards else own
+        self.counts = Counts()
+
+    def towards(self, backwards: bool) -> Exchange:
+        """The same ranks, with time running in a direction."""
+        if backwards == self._backwards:
+            return self
+        other = Exchange(self.group, self.name, backwards)
+        other.counts = self.counts
+        return other
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.rank == self.size - 1
+
+    def pass_on(
+        self, sent: Sequence[Tensor] | None, like: Sequence[Tensor] | None, ahead: int = 1
+    ) -> list[Tensor] | None:
+        """One round: sends to the rank `ahead` places later in time, receives from as far before.
+
+        Args:
+            sent: tensors of one dtype; None to send nothing.
+            like: tensors whose shapes and dtypes those of the other rank have; None to receive
+                nothing. Who sends and who receives is known to both.
+            ahead: negative for earlier ranks.
+
+        Returns:
+            What was received. Nothing is sent or received beyond the ends of the chain.
+
+        Raises:
+            RuntimeError: the other rank is gone, or late, or sends something else.
+        """
+        to, source = self.rank + ahead, self.rank - ahead
+        operations, received = [], None
+        if sent is not None and 0 <= to < self.size and (message := packed(sent)).numel():
+            operations.append(dist.P2POp(dist.isend, message, self._peer(to), self.group))
+            self.counts.messages += 1
+            self.counts.bytes += message.nbytes
+        if like is not None and 0 <= source < self.size:
+            received = _room(like)
+            if received.numel():
+                peer = self._peer(source)
+                operations.append(dist.P2POp(dist.irecv, received, peer, self.group))
+        self.counts.rounds += 1
+        if operations:
+            others = [r for r in (to, source) if 0 <= r < self.size]
+            with self._named(f"a message with rank {' or '.join(map(self._shown, others))}"):
+                for work in dist.batch_isend_irecv(operations):
+                    work.wait()
+        return None if received is None or like is None else unpacked(received, like)
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Of equal tensors (...) of all ranks, all of them, (P, ...), in the direction of time."""
+        all_of_them = tensor.new_empty(self.size, *tensor.shape)
+        self.counts.collectives += 1
+        if tensor.numel():
+            with self._named("a gathering of all ranks"):
+                dist.all_gather(list(all_of_them.unbind(0)), tensor.contiguous(), self.group)
+        return all_of_them.flip(0) if self._backwards else all_of_them
+
+    def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The sums over all ranks, by one call for each dtype."""
+        return self._reduced(tensors, dist.ReduceOp.SUM)
+
+    def largest(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The largest of each number over all ranks, likewise."""
+        return self._reduced(tensors, dist.ReduceOp.MAX)
+
+    def _reduced(self, tensors: Sequence[Tensor], by: Any) -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+        for dtype in dict.fromkeys(t.dtype for t in tensors):
+            own = [(i, t) for i, t in enumerate(tensors) if t.dtype == dtype]
+            message = packed([t for _, t in own], copy=True)
+            self.counts.collectives += 1
+            with self._named("a sum over all ranks"):
+                dist.all_reduce(message, by, self.group)
+            parts = unpacked(message, [t for _, t in own])
+            found |= {i: part for (i, _), part in zip(own, parts, strict=True)}
+        return [found[i] for i in range(len(tensors))]
+
+    def most(self, numbers: Sequence[float], device: torch.device) -> list[float]:
+        """The largest of each of some numbers, over all ranks; NaN counts as infinite."""
+        own = [math.inf if math.isnan(n) else n for n in numbers]
+        tensor = torch.tensor(own, dtype=torch.float64, device=device)
+        self.counts.collectives += 1
+        with self._named("a maximum over all ranks"):
+            dist.all_reduce(tensor, dist.ReduceOp.MAX, self.group)
+        found: list[float] = tensor.tolist()
+        return found
+
+    def agree(self, numbers: Sequence[int], what: Sequence[str], device: torch.device) -> Tensor:
+        """The numbers of all ranks, (P, n), which have to be the same where `what` names them.
+
+        Args:
+            what: of each number, its name, or "" where ranks may differ.
+
+        Raises:
+            ValueError: names the layer, the ranks and both values. Every rank raises it.
+        """
+        all_of_them = self.gather(torch.tensor(numbers, device=device)).cpu()
+        for n, name in enumerate(what):
+            values = all_of_them[:, n].tolist()
+            for rank, value in enumerate(values):
+                if name and value != values[0]:
+                    raise ValueError(
+                        f"{self.name or 'chain'}: rank {self._shown(rank)} of the chain brought "
+                        f"{name} = {value}, rank {self._shown(0)} {values[0]}; wanted the same "
+                        f"of all"
+                    )
+        return all_of_them
+
+    def seconds(self, device: torch.device) -> tuple[float, float]:
+        """What a round takes, and each byte in it more: as measured, or as is usual.
+
+        Nothing is measured unasked: a training that is run again must decide the same.
+        """
+        usual = _USUAL["cuda" if device.type == "cuda" else "cpu"]
+        return _SECONDS.get(self.group, usual)
+
+    def calibrate(self, device: torch.device) -> tuple[float, float]:
+        """Measures that, for this process and group; all ranks call alike."""
+        _SECONDS[self.group] = self._measured(device)
+        return _SECONDS[self.group]
+
+    def _measured(self, device: torch.device) -> tuple[float, float]:
+        times, counts = [], self.counts
+        self.counts = Counts()
+        for count in (2, _LARGE // 4):
+            message = [torch.zeros(count, device=device)]
+            took = []
+            for _ in range(6):
+                start = time.perf_counter()
+                self.pass_on(message, message)
+                self.pass_on(message, message, -1)
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+                took.append((time.perf_counter() - start) / 2)
+            times.append(sorted(took)[len(took) // 2])
+        latency, large = self.most(times, device)
+        self.counts = counts
+        return latency, max(large - latency, 0.0) / _LARGE
+
+    def _peer(self, rank: int) -> int:
+        """Its rank in the world."""
+        own = self.size - 1 - rank if self._backwards else rank
+        return dist.get_global_rank(self.group, own)
+
+    def _shown(self, rank: int) -> str:
+        return str(self._peer(rank))
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        """Errors of the process group name this rank, what is divided, and what was under way."""
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            raise RuntimeError(
+                f"{self.name or 'chain'}: rank {dist.get_rank()} waited for {what}, in vain: "
+                f"{error}"
+            ) from error
+
+
+_LARGE = 1 << 20  # bytes
+
+# Between processes of one machine by gloo, and between GPUs by NCCL.
+_USUAL = {"cpu": (100e-6, 1e-9), "cuda": (20e-6, 2e-11)}
+_SECONDS: dict[Any, tuple[float, float]] = {}
+
+
+def packed(tensors: Sequence[Tensor], copy: bool = False) -> Tensor:
+    """Tensors of one dtype as one message."""
+    if len(tensors) == 1 and not copy:
+        return tensors[0].detach().contiguous().view(-1)
+    return torch.cat([t.detach().reshape(-1) for t in tensors])
+
+
+def _room(like: Sequence[Tensor]) -> Tensor:
+    return like[0].new_empty(sum(t.numel() for t in like))
+
+
+def unpacked(message: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """A message as tensors of these shapes."""
+    parts = message.split([t.numel() for t in like])
+    return [part.view(t.shape) for part, t in zip(parts, like, strict=True)]

@@ -1,0 +1,295 @@
+"""A recurrent layer divided over ranks: each holds a span of time.
+
+Letters as in recurrent/layer.py.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.functional import dropout
+
+from bppsa_lightning import planner
+from bppsa_lightning.divided import (
+    Division,
+    GraphWalk,
+    Leaves,
+    RankMemory,
+    Report,
+    Walk,
+    Way,
+    choose,
+)  # fmt: skip
+from bppsa_lightning.ops.log import record_scan
+from bppsa_lightning.ranks import Exchange, Spans, span_of, summed, whole_of
+from bppsa_lightning.recurrent.config import RecurrentConfig
+from bppsa_lightning.recurrent.engines import LayerEngine, PytorchEngine
+from bppsa_lightning.recurrent.in_place import KernelsInPlace
+from bppsa_lightning.recurrent.kernel_walk import KernelWalk, WindowsWalk
+from bppsa_lightning.windows import choose_cut
+
+Tensors = Sequence[Tensor]
+
+# Of each rank, below which a layer is not divided: in less time than a message takes, all walk all.
+LEAST_STEPS = 64
+
+_DTYPES = (torch.float32, torch.float64)
+_BROUGHT = (
+    "", "the number of the call", "its batch", "its features", "its dtype", "whether gradients "
+    "are wanted", "its algorithm", "its steps in all", 
+    "the state of its random numbers (a hash)",
+)  # fmt: skip
+
+
+class DividedLayer:
+    """All layers and directions of a module, over the ranks of a process group.
+
+    Args:
+        config: of the module. name: of the module, for errors.
+        group: the ranks, in the order of their spans.
+        sharded: whether a rank is given its own span alone, and gives its own span; else all ranks
+            are given the whole, and give the whole.
+        alike: whether all that draws random numbers draws the same in all ranks, as in a Trainer.
+
+    Attributes:
+        exchange: the way to the other ranks, and what went over it.
+        ways, reports: of each layer and direction, how it was walked last.
+    """
+
+    def __init__(
+        self, config: RecurrentConfig, name: str, group: dist.ProcessGroup, sharded: bool,
+        alike: bool = False,
+    ) -> None:  # fmt: skip
+        self._config, self.sharded, self._alike = config, sharded, alike
+        self.exchange = Exchange(group, name)
+        self._memories: dict[int, RankMemory] = {}
+        self._loaded: dict[int, dict[str, Any]] = {}
+        self.ways: dict[int, Way] = {}
+        self.reports: dict[int, Report] = {}
+        self.spans = Spans([0])
+        self._calls, self.batch = 0, 0
+        self._chosen: dict[Any, Way] = {}
+        self._of_size: dict[Any, Way] = {}
+
+    # What goes in, and comes out
+
+    def layers(
+        self, x: Tensor, states: Tensors, weights: Tensors, algorithm: str,
+        run: Callable[..., tuple[Tensor, list[Tensor]]],
+    ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+        """All layers, over time that is divided: x (T, B, I), or of this rank's span alone.
+
+        Args:
+            run: the layers in turn, of x, states, weights, a scan and a dropout.
+
+        Returns:
+            output (T, B, D*P), likewise; and the last states, on all ranks.
+        """
+        self._begin(x, algorithm)
+        scan = partial(self._scan, algorithm=algorithm)
+        if self.sharded:
+            output, last = run(x, states, weights, scan, dropout)
+        else:
+            x, states, weights = self._shared(x, states, weights)
+            own = span_of(self.exchange, self.spans, x)
+            output, last = run(own, states, weights, scan, self._same_dropout)
+            output = whole_of(self.exchange, self.spans, output)
+        return output, last
+
+    def whole_scan(
+        self, x: Tensor, states: Tensors, weights: Tensors, reverse: bool, place: int,
+        algorithm: str,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """One direction of one layer, of x (T, B, I) on all ranks: output and last states."""
+        self._begin(x, algorithm)
+        x, states, weights = self._shared(x, states, weights)
+        own = span_of(self.exchange, self.spans, x)
+        output, *last = self._scan(own, states, weights, reverse, place, algorithm)
+        return whole_of(self.exchange, self.spans, output), *last
+
+    def _shared(
+        self, x: Tensor, states: Tensors, weights: Tensors
+    ) -> tuple[Tensor, Tensors, Tensors]:
+        """What all ranks hold, with gradients that are whole on all of them."""
+        n = len(states)
+        tensors = summed(self.exchange, (*states, *weights))
+        return x, tensors[:n], tensors[n:]
+
+    def _same_dropout(self, x: Tensor, p: float) -> Tensor:
+        """With the mask of one process, of which each rank takes its span."""
+        mask = dropout(x.new_ones(self.spans.T, *x.shape[1:]), p)
+        return x * mask[self.spans.of(self.exchange.rank)]
+
+    def _begin(self, x: Tensor, algorithm: str) -> None:
+        """Before anything is exchanged: that all ranks have come for the same."""
+        T, B, F = x.shape
+        self._calls, self.batch = self._calls + 1, B
+        brought = [
+            T, self._calls, B, F, _DTYPES.index(x.dtype), int(torch.is_grad_enabled()),
+            hash_of(algorithm), 0 if self.sharded else T, self._randomness(x),
+        ]  # fmt: skip
+        found = self.exchange.agree(brought, _BROUGHT, x.device)
+        P = self.exchange.size
+        self.spans = Spans(found[:, 0].tolist()) if self.sharded else Spans.equal(T, P)
+
+    def _randomness(self, x: Tensor) -> int:
+        """Of the generators, where ranks must draw alike."""
+        if self.sharded or not self._alike:
+            return 0
+        states = [torch.get_rng_state()]
+        if x.is_cuda and not torch.cuda.is_current_stream_capturing():
+            states.append(torch.cuda.get_rng_state(x.device))
+        return sum(zlib.crc32(state.numpy().tobytes()) for state in states)
+
+    def pays(self, T: int, B: int, algorithm: str) -> bool:
+        """Whether a call is divided; one that is named is, if each rank has a step."""
+        P = self.exchange.size
+        return P > 1 and (P if algorithm != "auto" else LEAST_STEPS * P) <= T
+
+    def plan(self) -> planner.Plan:
+        """Of the last call, for people."""
+        way = self.ways[max(self.ways)]
+        names = {"relay": "linear", "compose": "blelloch", "follow": planner.SPECULATIVE}
+        reason = f"over {self.exchange.size} ranks"
+        return planner.Plan(names[way.backward], self.spans.longest, reason=reason)
+
+    # One direction of one layer
+
+    def _scan(
+        self, x: Tensor, states: Tensors, weights: Tensors, reverse: bool, place: int,
+        algorithm: str,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """x (T, B, I) of this rank's span -> output (T, B, P), and the last states."""
+        exchange = self.exchange.towards(reverse)
+        lengths = self.spans.lengths[::-1] if reverse else self.spans.lengths
+        B = x.shape[1]
+        state = list(states) or [x.new_zeros(B, n) for n in self._config.state_sizes]
+        xs = [x.flip(0) if reverse else x]
+        engine = self._engine(x, weights, max(lengths))
+        size = place, max(lengths), B
+        if torch._C._current_graph_task_id() != -1 and size in self._of_size:
+            way, report = (
+                self._of_size[size],
+                Report(),
+            )  # a checkpoint is walked again, in the same way
+        else:
+            way = self._way(exchange, engine, xs, state, lengths, place, algorithm)
+            report = self._memories[place].report = self.reports[place] = Report()
+            self.ways[place] = self._of_size[size] = way
+        like = [x.new_empty(1, self._config.output_size)]
+        start = partial(self._walk, engine, way)
+        call = Division(exchange, engine, start, way, like, report, self._log)
+        [output], last = call(xs, state)
+        return (output.flip(0) if reverse else output, *last)
+
+    def _log(self) -> None:
+        """A backward, among the scans."""
+        c, T = self._config, self.spans.T
+        record_scan(c.cell.label, (T, self.batch, c.hidden_size), self.plan())
+
+    def _way(
+        self, exchange: Exchange, engine: LayerEngine, xs: Leaves, state: Leaves,
+        lengths: Sequence[int], place: int, algorithm: str,
+    ) -> Way:  # fmt: skip
+        composes = type(engine) is LayerEngine and xs[0].is_cpu
+        B, S = len(state[0]), sum(s.shape[1] for s in state)
+        asked = max(lengths), B, algorithm, place  # the same on all ranks
+        if asked not in self._chosen:
+            composes = not any(exchange.most([float(not composes)], xs[0].device))
+            self._chosen[asked] = choose(
+                exchange, engine.cost, max(lengths), B, S, algorithm, composes, xs[0]
+            )
+        otherwise = self._chosen[asked]
+        memory = self._memories.setdefault(place, RankMemory())
+        if place in self._loaded:
+            memory.load_state_dict(self._loaded.pop(place), xs[0].device)
+        if algorithm not in ("auto", planner.SPECULATIVE) or exchange.size == 1:
+            return otherwise
+        return memory.way(exchange, engine, xs, state, lengths, otherwise)
+
+    def _engine(self, x: Tensor, weights: Tensors, T: int) -> LayerEngine:
+        """What walks a span of about T steps: PyTorch's kernels where they are faster at it."""
+        c, B = self._config, x.shape[1]
+        request = planner.Request(
+            c.cell.name, max(1, T), B, c.hidden_size, x.device, "auto", None, c.input_size,
+            c.output_size if c.projected else 0,
+        )  # fmt: skip
+        biases = weights[2:4] if c.bias else (None, None)
+        operands = [*weights[:2], *biases, weights[-1] if c.projected else None]
+        ours = planner.fallback_reason(request) is None
+        return (LayerEngine if ours else PytorchEngine)(c.cell.name, operands)
+
+    def _walk(
+        self, engine: LayerEngine, way: Way, xs: Leaves, state: Leaves, tail: int, keep: bool,
+        wanted: Sequence[bool],
+    ) -> Walk:  # fmt: skip
+        """This rank's span: in windows of its own, where one sample forgets."""
+        [x] = xs
+        if type(engine) is not LayerEngine:
+            own = engine.with_own_tensors() if keep else engine
+            return GraphWalk(own, own, xs, state, tail, keep, wanted)
+        if way.forward == "meet" and way.backward == "follow" and x.is_cpu and x.shape[1] == 1:
+            cut = choose_cut(
+                len(x), 1, way.warm, engine.cost, engine.call, engine.gain, engine.near,
+                engine.rows, engine.calls,
+            )  # fmt: skip
+            tensors = [t.detach() for t in engine.tensors]
+            sequence = None if cut is None else engine.in_place(xs, state, tensors, keep)
+            if cut is not None and isinstance(sequence, KernelsInPlace):
+                assert way.levels is not None
+                return WindowsWalk(sequence, state, cut, way.levels, tail, wanted)
+        rows = self.spans.T * self.batch
+        return KernelWalk(engine.cell, engine.weights, xs, state, tail, keep, wanted, rows)
+
+    # For people, and for checkpoints
+
+    def details(self) -> list[str]:
+        """Lines for `explain`."""
+        exchange, counts = self.exchange, self.exchange.counts
+        lengths, c = self.spans.lengths, self._config
+        lines = [
+            f"divided over {exchange.size} ranks, {min(lengths)} to {max(lengths)} steps each; "
+            f"so far {self._calls} calls, {counts.rounds} rounds, {counts.bytes:,} bytes sent, "
+            f"{counts.collectives} collectives"
+        ]
+        for k, way in sorted(self.ways.items()):
+            layer, backwards = divmod(k, c.directions)
+            name = f"layer {layer}{' backwards' * backwards}: " if len(self.ways) > 1 else ""
+            lines.append(name + _in_words(way, self.reports[k], self._memories[k].reason))
+        return lines
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of all memories."""
+        return {str(k): memory.state_dict() for k, memory in self._memories.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """From a checkpoint, when each is next used."""
+        self._loaded = {int(k): memory for k, memory in state.items()}
+        self._memories = {}
+
+
+def hash_of(algorithm: str) -> int:
+    """The same in every process."""
+    return int.from_bytes(algorithm.encode()[:7], "big")
+
+
+def _in_words(way: Way, report: Report, reason: str | None) -> str:
+    if way.forward == "meet":
+        text = f"all ranks begin at once, warmed up for {way.warm} steps"
+        if report.missed:
+            text += f"; {report.missed} did not meet, and walked again"
+    else:
+        groups = f" in {way.groups} groups of samples" if way.groups > 1 else ""
+        text = f"states are passed on{groups}" + (f", as {reason}" if reason else "")
+    backward = {
+        "relay": "gradients are passed on",
+        "compose": "gradients by a scan of maps over ranks",
+        "follow": "gradients are followed as far as they reach",
+    }[way.backward]
+    return f"{text}; {backward}"

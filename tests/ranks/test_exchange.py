@@ -1,0 +1,24 @@
+"""What goes over the process group: rounds, errors, and the scan of a chain that lies on ranks."""
+
+import pytest
+from support import forked
+
+SCRIPT = forked.TESTS / "support" / "rank_checks.py"
+CHECKS = (
+    "rounds", "reverse_scan", "unsound", "another_shape", "another_algorithm", "empty_spans",
+    "second_backward",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_ranks(tmp_path, ranks):
+    """All checks of `support/rank_checks.py`, in one start of processes."""
+    said = forked.run(tmp_path, SCRIPT, ranks, *CHECKS, ranks=ranks, timeout=120)
+    for check in CHECKS:
+        assert said.count(f"{check}: fine") == ranks
+
+
+def test_a_rank_that_dies(tmp_path):
+    """The others end with an error that names the layer and the rank."""
+    with pytest.raises(AssertionError, match=r"layer: rank [02] waited for .*rank"):
+        forked.run(tmp_path, SCRIPT, 3, "dies", ranks=3, timeout=60)

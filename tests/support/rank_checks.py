@@ -1,0 +1,159 @@
+"""Checks that several ranks make together: `python rank_checks.py RANKS CHECK …`.
+
+T steps, B samples, H state, P ranks.
+"""
+
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import bppsa_lightning as bl
+from bppsa_lightning import reference
+from bppsa_lightning._replacement import replacement_of
+from bppsa_lightning.ranks import Exchange, Map, Spans, carry
+from support.cases import chain, relative_error
+from support.of_ranks import begin
+
+
+def group():
+    return dist.group.WORLD
+
+
+def attached(kind, algorithm, sharded=False, name="layer"):
+    torch.manual_seed(0)
+    module = nn.ModuleDict({name: kind(2, 5)}).double()
+    bl.attach(module, algorithm, group=group(), sharded=sharded)
+    return module[name]
+
+
+def rounds(rank, P):
+    """The backward by a scan of maps takes no more than twice the logarithm of rounds."""
+    for kind in (nn.RNN, nn.GRU, nn.LSTM):
+        layer = attached(kind, "blelloch")
+        counts = replacement_of(layer, bl.Chain).divided.exchange.counts
+        x = torch.randn(40, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        loss = layer(x)[0].pow(2).sum()
+        before = counts.rounds
+        loss.backward()
+        most = 2 * (P - 1).bit_length()
+        assert 0 < counts.rounds - before <= most, (counts, most)
+
+
+def reverse_scan(rank, P):
+    """Gradients, and theirs, are those of one process."""
+    for algorithm in ("auto", "linear", "blelloch"):
+        for lengths in ([4] * P, [0, 3] + [1] * (P - 2), [2] * (P - 1) + [0]):
+            T = sum(lengths)
+            jac_t, grad = chain(T, 2, 5, gain=0.9)
+            own = Spans(lengths).of(rank)
+            states = slice(own.start, own.stop + (rank == P - 1))
+            J, u = jac_t[own].clone().requires_grad_(), grad[states].clone().requires_grad_()
+            g = bl.ops.reverse_scan(J, u, algorithm, group=group())
+            jac_t.requires_grad_(), grad.requires_grad_()
+            wanted = reference.reverse_scan(jac_t, grad)
+            assert relative_error(g, wanted[states]) < 1e-12
+            weights = torch.linspace(-1, 1, wanted.numel(), dtype=torch.float64).view_as(wanted)
+            (g * weights[states]).sum().backward()
+            (wanted * weights).sum().backward()
+            assert relative_error(u.grad, grad.grad[states]) < 1e-12
+            assert relative_error(J.grad, jac_t.grad[own]) < 1e-12
+    half = bl.ops.reverse_scan(J.detach().bfloat16(), u.detach().bfloat16(), group=group())
+    assert half.dtype == torch.bfloat16
+
+
+def unsound(rank, P):
+    """A map that overflows is walked, by the ranks that it concerns."""
+    exchange = Exchange(group())
+    huge = torch.eye(2).mul(2.0**40).expand(1, 2, 2)
+    b = torch.ones(1, 2)
+    own = Map.of(torch.zeros(1, 2, 2) if exchange.is_last else huge, b)
+
+    def pull(behind):
+        left = own(behind)
+        return left, left
+
+    found, _ = carry(exchange, own, pull)
+    wanted = b
+    for _ in range(P - 1 - rank):
+        wanted = wanted * 2.0**40 + 1
+    assert torch.equal(found, wanted), (found, wanted)
+
+
+def another_shape(rank, P):
+    """One rank brings another batch: all say so, and which."""
+    layer = attached(nn.GRU, "linear")
+    x = torch.randn(40, 3 + (rank == 1), 2, dtype=torch.float64)
+    try:
+        layer(x)
+    except ValueError as error:
+        assert "layer: rank 1 of the chain brought its batch = 4, rank 0 3" in str(error), error
+    else:
+        raise AssertionError("no error")
+
+
+def another_algorithm(rank, P):
+    layer = attached(nn.RNN, "linear" if rank else "blelloch")
+    try:
+        layer(torch.randn(40, 3, 2, dtype=torch.float64))
+    except ValueError as error:
+        assert "its algorithm" in str(error), error
+    else:
+        raise AssertionError("no error")
+
+
+def empty_spans(rank, P):
+    """Only one rank holds steps."""
+    for holder in (0, P - 1):
+        layer, alone = attached(nn.LSTM, "blelloch", sharded=True), attached(nn.LSTM, "linear")
+        bl.detach(alone)
+        lengths = [7 * (r == holder) for r in range(P)]
+        x = torch.randn(7, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        own = Spans(lengths).of(rank)
+        output, (h, c) = layer(x[own])
+        wanted, (wanted_h, wanted_c) = alone(x)
+        assert relative_error(output, wanted[own]) < 1e-12
+        assert relative_error(h, wanted_h) < 1e-12 and relative_error(c, wanted_c) < 1e-12
+
+
+def second_backward(rank, P):
+    """As PyTorch: refused, but with retain_graph the same once more."""
+    layer = attached(nn.GRU, "speculative")
+    x = torch.randn(64 * P, 1, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    loss = layer(x)[0].pow(2).sum()
+    loss.backward(retain_graph=True)
+    once = layer.weight_hh_l0.grad.clone()
+    loss.backward()
+    assert relative_error(layer.weight_hh_l0.grad, 2 * once) < 1e-12
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        assert "second time" in str(error)
+    else:
+        raise AssertionError("no error")
+
+
+def dies(rank, P):
+    layer = attached(nn.GRU, "linear")
+    x = torch.randn(40, 3, 2, dtype=torch.float64)
+    layer(x)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in range(100):
+        layer(x)
+
+
+def main():
+    P, *names = sys.argv[1:]
+    rank = begin(int(P), seconds=20)
+    for name in names:
+        globals()[name](rank, int(P))
+        print(f"{name}: fine", flush=True)
+        dist.barrier()
+
+
+if __name__ == "__main__":
+    main()

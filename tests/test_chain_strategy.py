@@ -1,0 +1,95 @@
+"""Trainer(strategy="bppsa_chain"): processes that divide time train as one process does."""
+
+import pytest
+import torch
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
+from support import forked
+from support.helpers import assert_close
+
+import bppsa_lightning as bl
+
+SCRIPT = forked.TESTS / "support" / "chain_training.py"
+
+
+def left(folder, training, devices, *chain):
+    forked.run(folder, SCRIPT, folder, training, devices, *chain)
+    return [
+        torch.load(folder / f"{training}_{devices}_{rank}.pt", weights_only=True)
+        for rank in range(devices)
+    ]
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """What PyTorch has after a training in one process, by its settings."""
+    found = {}
+
+    def get(training):
+        if training not in found:
+            folder = tmp_path_factory.mktemp(training)
+            [found[training]] = left(folder, f"{training}_one", 1)
+        return found[training]
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("training", "devices", "way"),
+    [
+        ("plain", 2, "over 2 ranks"),
+        ("accumulated", 2, "over 2 ranks"),
+        ("composed", 3, "by a scan of maps over ranks"),
+        ("passed_on", 2, "gradients are passed on"),
+        ("meets", 2, "as far as they reach"),
+    ],
+)
+def test_a_chain_trains_as_one_process(tmp_path, one, training, devices, way):
+    wanted = one(training if training in ("accumulated", "meets") else "plain")
+    for rank in left(tmp_path, training, devices):
+        assert rank["steps"] == wanted["steps"] >= 16
+        assert rank["losses"] == pytest.approx(wanted["losses"], rel=1e-9)
+        assert rank["val"] == pytest.approx(wanted["val"], rel=1e-9)
+        assert_close(rank["weights"], wanted["weights"], 1e-9)
+        assert way in rank["explanation"]
+
+
+def test_two_chains_of_two_processes(tmp_path):
+    """Each chain is one process of "ddp"."""
+    ranks = left(tmp_path, "plain", 4, 2)
+    for a, b in ((0, 1), (2, 3)):
+        assert ranks[a]["losses"] == ranks[b]["losses"]
+    assert ranks[0]["losses"] != ranks[2]["losses"]
+    for rank in ranks[1:]:
+        assert all(torch.equal(t, ranks[0]["weights"][n]) for n, t in rank["weights"].items())
+    assert "divided over 2 ranks" in ranks[0]["explanation"]
+
+
+@pytest.mark.slow
+def test_torchrun_on_two_machines(tmp_path, one):
+    """Two agents of torchrun, each of which takes the other for another machine."""
+    port = find_free_network_port()
+    agents = [
+        forked.start(
+            tmp_path / f"said_{node}", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node",
+            2, "--node-rank", node, "--master-addr", "127.0.0.1", "--master-port", port, SCRIPT,
+            tmp_path, "plain", 2, 4, 2,
+        )
+        for node in range(2)
+    ]  # fmt: skip
+    try:
+        for agent in agents:
+            agent.join(240)
+        assert not any(agent.exitcode for agent in agents), (tmp_path / "said_0").read_text()
+    finally:
+        for agent in agents:
+            forked.kill(agent)
+    for rank in range(4):
+        found = torch.load(tmp_path / f"plain_2_{rank}.pt", weights_only=True)
+        assert_close(found["weights"], one("plain")["weights"], 1e-9)
+        assert "over 4 ranks" in found["explanation"]
+
+
+@pytest.mark.parametrize("chain", [0, -1, 1.5, "two"])
+def test_a_wrong_chain(chain):
+    with pytest.raises(ValueError, match="chain: found"):
+        bl.BPPSAChainStrategy(chain=chain)
