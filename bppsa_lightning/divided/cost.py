@@ -56,7 +56,7 @@ def choose(
         algorithm: "linear" passes vectors on, "chunked" and "blelloch" compose, others choose.
         composes: whether maps can be composed. x: of the device and dtype of what is sent.
     """
-    P = exchange.size
+    P, B = exchange.size, max(B, 1)
     relays = [Way("relay", "relay", groups) for groups in sorted({1, min(B, P), B}) if groups]
     if algorithm in ("chunked", "blelloch") and composes:
         return Way("relay", "compose")

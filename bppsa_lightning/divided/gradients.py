@@ -8,6 +8,7 @@ where gradients fade. All three are the chain rule, in another order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -96,5 +97,5 @@ def _flat(parts: Leaves) -> Tensor:
 
 
 def _parts(flat: Tensor, like: Leaves) -> list[Tensor]:
-    each = flat.split([g[0].numel() for g in like], 1)
+    each = flat.split([math.prod(g.shape[1:]) for g in like], 1)
     return [p.reshape(g.shape) for p, g in zip(each, like, strict=True)]

@@ -5,6 +5,7 @@ T steps, B samples, S numbers of state a sample.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
@@ -93,7 +94,7 @@ class NoSteps(Walk):
         return [torch.zeros_like(x) for x in self.xs], [torch.zeros_like(t) for t in self._tensors]
 
     def jacobian(self) -> Tensor:
-        B, S = len(self.last[0]), sum(s[0].numel() for s in self.last)
+        B, S = len(self.last[0]), sum(math.prod(s.shape[1:]) for s in self.last)
         eye = torch.eye(S, dtype=self.last[0].dtype, device=self.last[0].device)
         return eye.expand(B, S, S)
 

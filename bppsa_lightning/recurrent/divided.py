@@ -77,6 +77,17 @@ class DividedLayer:
         self._chosen: dict[Any, Way] = {}
         self._of_size: dict[Any, Way] = {}
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> DividedLayer:
+        """Of a copied module: over the same ranks, with all to learn."""
+        exchange = self.exchange
+        return DividedLayer(self._config, exchange.name, exchange.group, self.sharded, self._alike)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{self.exchange.name or 'module'}: found a layer divided over a process group, which "
+            "cannot be pickled; wanted one that is not: bl.detach(module)"
+        )
+
     # What goes in, and comes out
 
     def layers(
@@ -156,8 +167,9 @@ class DividedLayer:
         """Of the last call, for people."""
         way = self.ways[max(self.ways)]
         names = {"relay": "linear", "compose": "blelloch", "follow": planner.SPECULATIVE}
-        reason = f"over {self.exchange.size} ranks"
-        return planner.Plan(names[way.backward], self.spans.longest, reason=reason)
+        P, name = self.exchange.size, names[way.backward]
+        windows = P if name == planner.SPECULATIVE else 0
+        return planner.Plan(name, self.spans.longest, reason=f"over {P} ranks", windows=windows)
 
     # One direction of one layer
 
@@ -174,10 +186,8 @@ class DividedLayer:
         engine = self._engine(x, weights, max(lengths))
         size = place, max(lengths), B
         if torch._C._current_graph_task_id() != -1 and size in self._of_size:
-            way, report = (
-                self._of_size[size],
-                Report(),
-            )  # a checkpoint is walked again, in the same way
+            # A checkpoint is walked again, in a backward: in the same way.
+            way, report = self._of_size[size], Report()
         else:
             way = self._way(exchange, engine, xs, state, lengths, place, algorithm)
             report = self._memories[place].report = self.reports[place] = Report()
@@ -209,7 +219,8 @@ class DividedLayer:
         memory = self._memories.setdefault(place, RankMemory())
         if place in self._loaded:
             memory.load_state_dict(self._loaded.pop(place), xs[0].device)
-        if algorithm not in ("auto", planner.SPECULATIVE) or exchange.size == 1:
+        may_meet = algorithm in ("auto", planner.SPECULATIVE)
+        if not may_meet or exchange.size == 1 or not B:
             return otherwise
         return memory.way(exchange, engine, xs, state, lengths, otherwise)
 

@@ -4,8 +4,10 @@ T steps, B samples, H state, P ranks.
 """
 
 import os
+import pickle
 import signal
 import sys
+from copy import deepcopy
 
 import torch
 import torch.distributed as dist
@@ -132,6 +134,32 @@ def second_backward(rank, P):
         loss.backward()
     except RuntimeError as error:
         assert "second time" in str(error)
+    else:
+        raise AssertionError("no error")
+
+
+def empty_batch(rank, P):
+    for algorithm in ("auto", "blelloch"):
+        layer = attached(nn.LSTM, algorithm)
+        x = torch.randn(64 * P, 0, 2, dtype=torch.float64, requires_grad=True)
+        output, (h, c) = layer(x)
+        (output.sum() + h.sum() + c.sum()).backward()
+        assert output.shape == (64 * P, 0, 5) and h.shape == c.shape == (1, 0, 5)
+        assert x.grad.shape == x.shape and not layer.weight_hh_l0.grad.any()
+
+
+def copied(rank, P):
+    """A copy is divided as well; a pickle is refused."""
+    layer = attached(nn.GRU, "linear", sharded=True)
+    copy = deepcopy(layer)
+    x = torch.randn(3, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(rank))
+    assert torch.equal(layer(x)[0], copy(x)[0])
+    chain = replacement_of(copy, bl.Chain)
+    assert chain is not replacement_of(layer, bl.Chain) and "divided over" in bl.explain(copy)
+    try:
+        pickle.dumps(layer)
+    except TypeError as error:
+        assert "cannot be pickled" in str(error)
     else:
         raise AssertionError("no error")
 
