@@ -27,6 +27,9 @@ _PART_OF_STEPS = 8
 # Cuts of the last sizes are kept: choosing one takes as long as some thousand short steps.
 _MOST_CHOSEN = 64
 
+# Of a step forward and backward, the forward's part.
+_FORWARD = 0.5
+
 # No recurrence is thought to forget in fewer steps: where these do not pay, nobody looks.
 LEAST_WARM = 32
 
@@ -39,6 +42,7 @@ class Memory:
         back: the same for gradients, at least.
         reason: why they do not, for people.
         report: of the last call in windows.
+        silent: whether the loss reads the end alone, when last seen.
         calls, windowed: how many calls there were, and how many of them in windows.
     """
 
@@ -48,6 +52,7 @@ class Memory:
         self.levels: Levels | None = None
         self.reason: str | None = None
         self.report: Report | None = None
+        self.silent = False
         self.calls = self.windowed = 0
         self._chosen: dict[tuple[object, ...], Cut | None] = {}
         self._too_few = 0  # steps that did not pay with this warm-up
@@ -64,7 +69,7 @@ class Memory:
         self.calls += 1
         T, B = xs[0].shape[:2]
         least = 1 if asked else min(LEAST_WARM, self.warm or LEAST_WARM)
-        if self._choose(engine, T, B, least, asked) is None:
+        if self._choose(engine, T, B, least, asked, False) is None:
             self.reason = f"{T} steps are too few for windows"
             return None
         if self._rest > 0 and self._knows(state):
@@ -73,7 +78,7 @@ class Memory:
             self._look(engine, xs, state)
         if self.warm is None:
             return None
-        cut = self._choose(engine, T, B, self.warm, asked)
+        cut = self._choose(engine, T, B, self.warm, asked, self.silent)
         self._too_few = T if cut is None and not asked else 0
         if cut is None:
             self.reason = f"{T} steps are too few for windows that warm up for {self.warm}"
@@ -96,18 +101,21 @@ class Memory:
         self.calls += 1
         self._rest -= 1
 
-    def _choose(self, engine: Engine, T: int, B: int, warm: int, asked: bool) -> Cut | None:
-        """By the engine's costs; asked again, the same."""
-        key = T, B, warm, asked, type(engine), engine.call, torch.get_num_threads()
+    def _choose(
+        self, engine: Engine, T: int, B: int, warm: int, asked: bool, silent: bool
+    ) -> Cut | None:
+        """By the engine's costs, of a walk forwards alone if `silent`; asked again, the same."""
+        key = T, B, warm, asked, silent, type(engine), engine.call, torch.get_num_threads()
         if key not in self._chosen:
             if len(self._chosen) >= _MOST_CHOSEN:
                 self._chosen.clear()
             gain = 0.0 if asked else engine.gain
+            share = _FORWARD if silent else 1.0
             self._chosen[key] = choose_cut(
                 T,
                 B,
                 warm,
-                engine.cost,
+                lambda rows: share * engine.cost(rows),
                 engine.call,
                 gain,
                 engine.near,
@@ -130,6 +138,7 @@ class Memory:
             )  # fmt: skip
         forget_casts()
         self.warm, self.levels = seen.warm, seen.levels
+        self.silent = False  # which a walk does not tell
         if seen.warm is None:
             self._give_up(f"it remembers more than {T // _PART_OF_STEPS} steps")
         else:
@@ -141,6 +150,8 @@ class Memory:
         if report is None or self.warm is None:
             return
         self.report = None
+        if report.silent is not None:
+            self.silent = report.silent
         states_met = report.walked_from is None and 2 * report.passes < report.windows
         if not states_met or report.backward_passes > 1 + report.windows // 2:
             what = "gradients" if states_met else "states"
@@ -168,6 +179,7 @@ class Memory:
             "rest": self._rest,
             "next_rest": self._next_rest,
             "too_few": self._too_few,
+            "silent": self.silent,
             "report": None if self.report is None else vars(self.report).copy(),
         }
 
@@ -177,6 +189,7 @@ class Memory:
         self.warm, self._rest = state["warm"], state["rest"]
         self.back = state["back"]
         self._next_rest, self._too_few = state["next_rest"], state.get("too_few", 0)
+        self.silent = state.get("silent", False)
         self.levels = None
         if levels is not None:
             rounding = tuple(r.to(device) for r in levels)

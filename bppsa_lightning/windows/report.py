@@ -18,6 +18,8 @@ class Report:
         backward_passes: over the windows, after the first; of a sequence that is walked where it
             lies, the windows whose gradients were followed once more.
         gradients_missed: windows whose gradients were not as guessed, where guesses are made.
+        silent: whether no gradient entered but near the end: a walk's backward is short then. None
+            before a backward.
     """
 
     windows: int = 0
@@ -27,6 +29,7 @@ class Report:
     walked_from: int | None = None
     backward_passes: int = 0
     gradients_missed: int = 0
+    silent: bool | None = None
 
 
 def in_words(cut: Cut, report: Report | None) -> str:

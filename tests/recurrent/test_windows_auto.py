@@ -9,6 +9,7 @@ from torch import nn
 
 import bppsa_lightning as bl
 from bppsa_lightning.planner import machine
+from bppsa_lightning.recurrent.engines import LayerEngine
 
 KINDS = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
 T, I, H = 4000, 2, 20
@@ -105,6 +106,29 @@ def test_sequences_too_short_for_its_warm_up_are_walked_without_being_asked_abou
     memory._chosen, memory._rest, memory.warm = asked, 0, None
     layer(torch.randn(T, 1, I))
     assert chain.plan.algorithm == "speculative"
+
+
+@pytest.mark.parametrize("batch", [1, 2], ids=["in place", "in pieces"])
+def test_a_loss_of_the_end_alone_is_a_shorter_walk(batch):
+    """Its backward ends early, so that windows have less to gain."""
+    chain, layer, _ = attached("GRU", "speculative")
+    x = torch.randn(T, batch, I)
+    for loss, silent in (
+        (lambda y, h: y.sum(), False), (lambda y, h: y[-1].sum(), True),
+        (lambda y, h: h.sum(), True), (lambda y, h: (y[-1] + y[0]).sum(), False),
+    ):  # fmt: skip
+        loss(*layer(x)).backward()
+        layer(x)  # learns of it
+        [memory] = chain._windows._memories.values()
+        assert memory.silent == silent
+        assert memory.state_dict()["silent"] == silent
+    engine = LayerEngine("gru", list(layer.parameters()))
+    cut, of_silent = (
+        [memory._choose(engine, steps, 1, 300, False, silent) for steps in range(2000, 8000, 50)]
+        for silent in (False, True)
+    )
+    assert None in cut and cut != of_silent
+    assert all(c is not None or s is None for c, s in zip(cut, of_silent, strict=True))
 
 
 def test_where_pytorch_is_faster_it_walks_what_windows_do_not(monkeypatch):
