@@ -172,8 +172,10 @@ def write_page(path: Path, name: str, record: dict) -> None:
     start, end = f"<!-- table: {name} -->", "<!-- end of table -->"
     before, _, rest = text.partition(start)
     after = rest.partition(end)[2]
+    pairs = record["pairs"]
+    taken = "one pair" if pairs == 1 else f"medians of {pairs} pairs"
     where = (
-        f"{record['cpu']}, one thread, medians of {record['pairs']} pairs, torch "
+        f"{record['cpu']}, one thread, {taken}, torch "
         f"{record['torch']}, lightning {record['lightning']}, {record['date']}."
     )
     shown = table(record["rows"], "bl.scan" if name == "third_party_loops" else "bppsa")
