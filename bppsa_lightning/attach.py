@@ -42,21 +42,25 @@ def attach(
             known to be right on this GPU. `explain` says so.
             Stacks of layers (nn.Sequential) are chains over depth where "linear" or "blelloch" is
             asked for; otherwise they are left to PyTorch.
-
         group: a process group of torch.distributed, over whose ranks recurrent layers are divided:
             each rank holds a span of time, in the order of ranks. All ranks call alike. See
             docs/ranks.md.
         sharded: whether layers are given, and give, this rank's span alone, and parameters get this
-            rank's terms of their gradients (`sum_gradients` adds them up); else all ranks are given
-            the same input, and give the same output and gradients.
+            rank's terms of their gradients, which are to be added up over the ranks; else all ranks
+            are given the same input, and give the same output and gradients.
 
     Returns:
         The chains found, in the order of ``module.named_modules()``; empty if there is none.
 
     Raises:
-        TypeError, ValueError: `module` is no nn.Module, an algorithm is unknown, or a name holds
-            no chain. Nothing is attached then.
+        TypeError, ValueError: `module` is no nn.Module, an algorithm is unknown, a name holds no
+            chain, `group` is no process group, or `sharded` without one. Nothing is attached then.
     """
+    if group is not None and not isinstance(group, ProcessGroup):
+        found = type(group).__name__
+        raise TypeError(
+            f"group: found {found}, wanted a process group of torch.distributed, or None"
+        )
     if sharded and group is None:
         raise ValueError("sharded: found True, wanted False without a group")
     chains = attach_chains(module, algorithm)[0]

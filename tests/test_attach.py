@@ -145,3 +145,14 @@ def test_a_refused_attach_changes_nothing():
     with pytest.raises(ValueError, match="algorithm"):
         bl.attach(model, "fast")
     assert chain.algorithm == "linear"
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"group": 3}, "group: found int"), ({"sharded": True}, "sharded: found True")],
+)
+def test_a_wrong_group(options, error):
+    module = nn.GRU(2, 3)
+    with pytest.raises((TypeError, ValueError), match=error):
+        bl.attach(module, **options)
+    assert not is_attached(module)

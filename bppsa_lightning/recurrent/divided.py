@@ -74,6 +74,7 @@ class DividedLayer:
         self.reports: dict[int, Report] = {}
         self.spans = Spans([0])
         self._calls, self.batch = 0, 0
+        self._short: tuple[int, int] | None = None
         self._chosen: dict[Any, Way] = {}
         self._of_size: dict[Any, Way] = {}
 
@@ -160,8 +161,10 @@ class DividedLayer:
 
     def pays(self, T: int, B: int, algorithm: str) -> bool:
         """Whether a call is divided; one that is named is, if each rank has a step."""
-        P = self.exchange.size
-        return P > 1 and (P if algorithm != "auto" else LEAST_STEPS * P) <= T
+        least = LEAST_STEPS if algorithm == "auto" else 1
+        short = self.exchange.size * least > T
+        self._short = (T, least) if short else None
+        return self.exchange.size > 1 and not short
 
     def plan(self) -> planner.Plan:
         """Of the last call, for people."""
@@ -264,11 +267,18 @@ class DividedLayer:
         """Lines for `explain`."""
         exchange, counts = self.exchange, self.exchange.counts
         lengths, c = self.spans.lengths, self._config
-        lines = [
+        lines = []
+        if self._short is not None:
+            T, least = self._short
+            ranks = f"each of {exchange.size} ranks"
+            lines.append(f"{T} steps were not divided: fewer than {least} for {ranks}")
+        if not self._calls:
+            return lines
+        lines.append(
             f"divided over {exchange.size} ranks, {min(lengths)} to {max(lengths)} steps each; "
             f"so far {self._calls} calls, {counts.rounds} rounds, {counts.bytes:,} bytes sent, "
             f"{counts.collectives} collectives"
-        ]
+        )
         for k, way in sorted(self.ways.items()):
             layer, backwards = divmod(k, c.directions)
             name = f"layer {layer}{' backwards' * backwards}: " if len(self.ways) > 1 else ""

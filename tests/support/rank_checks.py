@@ -164,6 +164,19 @@ def copied(rank, P):
         raise AssertionError("no error")
 
 
+def too_short(rank, P):
+    """Every rank computes the whole, and says so."""
+    layer = attached(nn.GRU, "auto")
+    x = torch.randn(64 * P - 1, 2, 2, dtype=torch.float64)
+    output, _ = layer(x)
+    assert len(output) == 64 * P - 1
+    said = bl.explain(layer)
+    assert f"{64 * P - 1} steps were not divided: fewer than 64 for each of {P} ranks" in said, said
+    assert "divided over" not in said
+    layer(torch.randn(64 * P, 2, 2, dtype=torch.float64))
+    assert f"divided over {P} ranks, 64 to 64 steps each" in bl.explain(layer)
+
+
 def dies(rank, P):
     layer = attached(nn.GRU, "linear")
     x = torch.randn(40, 3, 2, dtype=torch.float64)
