@@ -19,7 +19,7 @@ class Report:
             lies, the windows whose gradients were followed once more.
         gradients_missed: windows whose gradients were not as guessed, where guesses are made.
         silent: whether no gradient entered but near the end: a walk's backward is short then. None
-            before a backward.
+            where nobody looked.
     """
 
     windows: int = 0

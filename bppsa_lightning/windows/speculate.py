@@ -10,7 +10,7 @@ from bppsa_lightning.windows.backward import backward
 from bppsa_lightning.windows.cut import Cut, Leaves
 from bppsa_lightning.windows.engine import Engine
 from bppsa_lightning.windows.forward import Tape, forward, in_one
-from bppsa_lightning.windows.in_place import Whole
+from bppsa_lightning.windows.in_place import InPlace, Whole
 from bppsa_lightning.windows.levels import Levels
 from bppsa_lightning.windows.report import Report
 
@@ -143,7 +143,6 @@ class _Speculation(torch.autograd.Function):
         if call.checkpoint:  # what is walked again must be what was walked
             _ = ctx.saved_tensors  # raises if one was changed
         wanted = call.parts(wants)
-        call.report.silent = _is_silent(gradients[: call.ys])
         grad_ys, grad_last = gradients[: call.ys], gradients[call.ys :]
         found = backward(tape, list(grad_ys), list(grad_last), wanted, call.report)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
@@ -171,10 +170,11 @@ class _InPlaceSpeculation(torch.autograd.Function):
         tensors, results = saved[:n], saved[n:]
         if torch.is_grad_enabled():
             return (None, None, *call.differentiable_gradients(tensors, gradients, wanted))
-        call.report.silent = _is_silent(gradients[: call.ys])
         xs, states, own = call.parts(tensors)
         sequence = call.engine.in_place(xs, states, own, True, results)
         assert sequence is not None
+        if isinstance(sequence, InPlace):  # (elsewhere the host would wait for the device)
+            call.report.silent = _is_silent(gradients[: call.ys])
         sequence.begin_backward(list(gradients[: call.ys]), wanted)
         given = [
             torch.zeros_like(s) if g is None else g.contiguous()
@@ -188,8 +188,8 @@ class _InPlaceSpeculation(torch.autograd.Function):
 
 
 def _is_silent(grad_ys: Sequence[Tensor | None]) -> bool:
-    """Whether gradients (T, ...) are zero but near the end, by a few of the steps; on a CPU."""
+    """Whether gradients (T, ...) are zero but near the end, by a few of the steps."""
     for g in grad_ys:
-        if g is not None and (g.is_cuda or bool(g[: len(g) * 7 // 8 : max(1, len(g) // 16)].any())):
+        if g is not None and bool(g[: len(g) * 7 // 8 : max(1, len(g) // 16)].any()):
             return False
     return True
