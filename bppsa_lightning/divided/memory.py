@@ -15,7 +15,7 @@ from bppsa_lightning.divided.divide import Way
 from bppsa_lightning.divided.states import Report
 from bppsa_lightning.divided.walk import Leaves
 from bppsa_lightning.ranks import Exchange
-from bppsa_lightning.windows import Engine, Levels, forget_casts, look
+from bppsa_lightning.windows import Engine, Levels, forget_casts, levels, look
 
 # Calls between two looks; and those that are relayed after spans did not meet, at first, at most.
 _CALLS_BETWEEN, _FIRST_REST, _LONGEST_REST = 64, 8, 512
@@ -85,16 +85,16 @@ class RankMemory:
             seen = look(engine, [x.detach() for x in xs], [s.detach() for s in state], most)
         forget_casts()
         device = state[0].device
-        levels = seen.levels
+        own = seen.levels
         warm, gradients, *sizes = exchange.most(
-            [math.inf if seen.warm is None else seen.warm, levels.gradients, *levels.sizes], device
+            [math.inf if seen.warm is None else seen.warm, own.gradients, *own.sizes], device
         )
-        rounding = tuple(exchange.largest(levels.rounding))
+        rounding = tuple(exchange.largest(own.rounding))
         self.levels = Levels(rounding, tuple(sizes), gradients)
         if math.isinf(warm):
             self._give_up(f"it remembers more than {most} steps")
         else:
-            self.warm, self._rest = int(warm), _CALLS_BETWEEN
+            self.warm, self._rest, self.fades = int(warm), _CALLS_BETWEEN, True
 
     def _learn(self, exchange: Exchange) -> None:
         """From the last call, once its backward is over."""
@@ -120,9 +120,7 @@ class RankMemory:
         return {
             "warm": self.warm,
             "fades": self.fades,
-            "levels": None if self.levels is None else [r.cpu() for r in self.levels.rounding],
-            "sizes": None if self.levels is None else list(self.levels.sizes),
-            "gradients": None if self.levels is None else self.levels.gradients,
+            **levels.saved(self.levels),
             "rest": self._rest,
             "next_rest": self._next_rest,
             "report": None if self.report is None else vars(self.report).copy(),
@@ -130,11 +128,7 @@ class RankMemory:
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """From a checkpoint, perhaps of another number of ranks."""
-        levels = state["levels"]
         self.warm, self.fades = state["warm"], state["fades"]
         self._rest, self._next_rest = state["rest"], state["next_rest"]
-        self.levels = None
-        if levels is not None:
-            rounding = tuple(r.to(device) for r in levels)
-            self.levels = Levels(rounding, tuple(state["sizes"]), state["gradients"])
+        self.levels = levels.loaded(state, device)
         self.report = None if state["report"] is None else Report(**state["report"])

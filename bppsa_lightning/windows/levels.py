@@ -15,7 +15,7 @@ walked again, though it may have been good. And it says nothing of what the stat
 what leaves no trace in the state cannot change what follows either.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -78,6 +78,25 @@ class Levels(NamedTuple):
         of = torch.finfo(g.dtype)
         roundings = _WALKS_APART * self.gradients * of.eps
         return (_sizes_of(g) * roundings).clamp_(of.tiny, of.max)  # beside inf nothing is little
+
+
+def saved(levels: Levels | None) -> dict[str, Any]:
+    """For a checkpoint."""
+    if levels is None:
+        return {"levels": None, "sizes": None, "gradients": None}
+    return {
+        "levels": [r.cpu() for r in levels.rounding],
+        "sizes": list(levels.sizes),
+        "gradients": levels.gradients,
+    }
+
+
+def loaded(state: dict[str, Any], device: torch.device) -> Levels | None:
+    """From a checkpoint."""
+    if state["levels"] is None:
+        return None
+    rounding = tuple(r.to(device) for r in state["levels"])
+    return Levels(rounding, tuple(state["sizes"]), state["gradients"])
 
 
 def rounding_of(single: Leaves, double: Leaves, dtype: torch.dtype) -> tuple[Tensor, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from bppsa_lightning.windows import levels
 from bppsa_lightning.windows.cut import Cut, Leaves, choose_cut
 from bppsa_lightning.windows.engine import Engine
 from bppsa_lightning.windows.forward import forget_casts
@@ -173,9 +174,7 @@ class Memory:
         return {
             "warm": self.warm,
             "back": self.back,
-            "levels": None if self.levels is None else [r.cpu() for r in self.levels.rounding],
-            "sizes": None if self.levels is None else list(self.levels.sizes),
-            "gradients": None if self.levels is None else self.levels.gradients,
+            **levels.saved(self.levels),
             "rest": self._rest,
             "next_rest": self._next_rest,
             "too_few": self._too_few,
@@ -185,13 +184,9 @@ class Memory:
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """From a checkpoint."""
-        levels = state["levels"]
         self.warm, self._rest = state["warm"], state["rest"]
         self.back = state["back"]
         self._next_rest, self._too_few = state["next_rest"], state.get("too_few", 0)
         self.silent = state.get("silent", False)
-        self.levels = None
-        if levels is not None:
-            rounding = tuple(r.to(device) for r in levels)
-            self.levels = Levels(rounding, tuple(state["sizes"]), state["gradients"])
+        self.levels = levels.loaded(state, device)
         self.report = None if state["report"] is None else Report(**state["report"])
