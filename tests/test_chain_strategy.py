@@ -36,8 +36,8 @@ def one(tmp_path_factory):
 @pytest.mark.parametrize(
     ("training", "devices", "way"),
     [
-        ("plain", 2, "over 2 ranks"),
-        ("accumulated", 2, "over 2 ranks"),
+        ("plain", 2, "divided over 2 ranks"),
+        ("accumulated", 2, "divided over 2 ranks"),
         ("composed", 3, "by a scan of maps over ranks"),
         ("passed_on", 2, "gradients are passed on"),
         ("meets", 2, "as far as they reach"),
@@ -72,7 +72,7 @@ def test_torchrun_on_two_machines(tmp_path, one):
         forked.start(
             tmp_path / f"said_{node}", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node",
             2, "--node-rank", node, "--master-addr", "127.0.0.1", "--master-port", port, SCRIPT,
-            tmp_path, "plain", 2, 4, 2,
+            tmp_path, "passed_on", 2, 4, 2,
         )
         for node in range(2)
     ]  # fmt: skip
@@ -84,9 +84,9 @@ def test_torchrun_on_two_machines(tmp_path, one):
         for agent in agents:
             forked.kill(agent)
     for rank in range(4):
-        found = torch.load(tmp_path / f"plain_2_{rank}.pt", weights_only=True)
+        found = torch.load(tmp_path / f"passed_on_2_{rank}.pt", weights_only=True)
         assert_close(found["weights"], one("plain")["weights"], 1e-9)
-        assert "over 4 ranks" in found["explanation"]
+        assert "divided over 4 ranks" in found["explanation"]
 
 
 @pytest.mark.parametrize("chain", [0, -1, 1.5, "two"])
