@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -195,18 +195,6 @@ class _Piece:
     def of_xs(self, i: int) -> Tensor:
         found = self._found[i]
         return torch.zeros_like(self.xs[i]) if found is None else found
-
-
-def graph_walk(
-    engine: Engine, walk: Callable[[Engine], Steps] | None = None
-) -> Callable[..., Walk]:
-    """How a rank walks by an engine: xs, state, tail, keep, wanted -> `GraphWalk`."""
-
-    def run(xs: Leaves, state: Leaves, tail: int, keep: bool, wanted: Sequence[bool]) -> Walk:
-        own = engine.with_own_tensors() if keep else engine
-        return GraphWalk(own, own if walk is None else walk(own), xs, state, tail, keep, wanted)
-
-    return run
 
 
 def _leaf(t: Tensor, wanted: bool) -> Tensor:

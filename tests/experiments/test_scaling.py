@@ -70,3 +70,22 @@ def test_the_simulation_is_near_what_was_measured(record):
 def test_it_is_drawn(record, tmp_path):
     scaling_plot.draw(record, tmp_path / "scaling.png")
     assert (tmp_path / "scaling.png").stat().st_size > 50_000
+
+
+def test_the_page_quotes_the_record(record):
+    page = " ".join((recording.RECORDS.parents[1] / "docs" / "ranks.md").read_text().split())
+    gains = {
+        (point["T"], point["B"], point["H"]): point
+        for point in record["measured"]
+        if point["algorithm"] == "auto"
+    }
+    for (T, B, H), words in (
+        ((10_000, 16, 64), " times"), ((1_000_000, 1, 20), ","), ((100_000, 1, 20), ","),
+    ):  # fmt: skip
+        assert f"({T:,}, {B}, {H}) {gains[T, B, H]['speed_up']:.2f}{words}" in page
+    seconds = gains[100_000, 1, 20]["seconds"]
+    assert 1 / 3 < 1 - seconds["span"] / seconds["divided"] < 1 / 2  # "more than a third"
+    one, two, four, *_ = (row["bytes"] for row in record["memory"]["ranks"])
+    assert f"{two / one:.2f} of one process' with 2 ranks, {four / one:.2f} with 4" in page
+    counted = {row["algorithm"]: row["units"] for row in record["counted"]}  # of the last n
+    assert f"takes {counted['recursive doubling']:.0f} products and messages" in page

@@ -57,8 +57,8 @@ def text(records: Records) -> str:
         "nothing is exchanged.",
         measured(found),
         "Two cores are all there is: what the processes say to each other is said by threads that "
-        "want a core as well, some 5 to 9 ms a step here. It is little beside long spans, and half "
-        "of a step of 100,000 steps of one small sample.",
+        "want a core as well, some 10 ms a step here. That is little beside long spans, and more "
+        "than a third of a step over 100,000 steps of one small sample.",
         "Simulated beyond, with the costs of steps, compositions and messages measured here; "
         "nothing fades in it but for the speculative way. Strong scaling:",
         simulated(found, "strong"),
