@@ -6,7 +6,7 @@ from support import forked
 SCRIPT = forked.TESTS / "support" / "rank_checks.py"
 CHECKS = (
     "rounds", "reverse_scan", "unsound", "another_shape", "another_algorithm", "empty_spans",
-    "second_backward", "empty_batch", "copied", "too_short",
+    "second_backward", "empty_batch", "copied", "too_short", "autocast",
 )  # fmt: skip
 
 
@@ -18,7 +18,8 @@ def test_ranks(tmp_path, ranks):
         assert said.count(f"{check}: fine") == ranks
 
 
-def test_a_rank_that_dies(tmp_path):
+@pytest.mark.parametrize("ends", ["dies", "raises"])
+def test_a_rank_that_ends(tmp_path, ends):
     """The others end with an error that names the layer and the rank."""
     with pytest.raises(AssertionError, match=r"layer: rank [02] waited for .*rank"):
-        forked.run(tmp_path, SCRIPT, 3, "dies", ranks=3, timeout=60)
+        forked.run(tmp_path, SCRIPT, 3, ends, ranks=3, timeout=60)

@@ -177,6 +177,31 @@ def too_short(rank, P):
     assert f"divided over {P} ranks, 64 to 64 steps each" in bl.explain(layer)
 
 
+def autocast(rank, P):
+    """Mixed precision: the same results as one process has under it."""
+    for kind in (nn.RNN, nn.GRU, nn.LSTM):
+        found = []
+        for group_of in (group(), None):
+            torch.manual_seed(0)
+            layer, x = kind(3, 8), torch.randn(150 * P, 2, 3)
+            bl.attach(layer, "speculative" if group_of else "linear", group=group_of)
+            with torch.autocast("cpu", torch.bfloat16):
+                output, _ = layer(x)
+            output.float().sum().backward()
+            found.append((output, layer.weight_hh_l0.grad))
+        (ours, of_ours), (theirs, of_theirs) = found
+        assert ours.dtype == theirs.dtype
+        assert relative_error(ours, theirs) < 1e-2 and relative_error(of_ours, of_theirs) < 1e-4
+
+
+def raises(rank, P):
+    layer = attached(nn.GRU, "blelloch")
+    layer(torch.randn(40, 3, 2, dtype=torch.float64))
+    if rank == 1:
+        raise KeyError("what a user's code does wrong")
+    layer(torch.randn(40, 3, 2, dtype=torch.float64))
+
+
 def dies(rank, P):
     layer = attached(nn.GRU, "linear")
     x = torch.randn(40, 3, 2, dtype=torch.float64)
