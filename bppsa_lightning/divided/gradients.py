@@ -17,7 +17,7 @@ from torch import Tensor
 from bppsa_lightning import ranks
 from bppsa_lightning.divided.states import Report, groups_of
 from bppsa_lightning.divided.walk import Gradients, Leaves, Walk
-from bppsa_lightning.ranks import Exchange, Map
+from bppsa_lightning.ranks import DenseMaps, Exchange, Map
 
 
 def relay(
@@ -43,14 +43,15 @@ def compose(
 ) -> list[Tensor]:
     """The same, with every rank's map composed at the same time."""
     [walk] = walks
-    b = torch.zeros_like(_flat(grad_last))
-    nothing = _parts(b, grad_last)
+    b = nothing = torch.zeros_like(_flat(grad_last))
     if not exchange.is_first:
-        b = _flat(walk.start(grad_ys, grad_last if exchange.is_last else nothing))
+        behind = grad_last if exchange.is_last else _parts(nothing, grad_last)
+        b = _flat(walk.start(grad_ys, behind))
     B, S = b.shape
     inner = not exchange.is_first and not exchange.is_last
     own = Map.of(walk.jacobian() if inner else b.new_zeros(B, S, S), b)
-    left: list[Tensor] = ranks.carry(exchange, own, _pull(exchange, walk, grad_ys, grad_last))[0]
+    pull = _pull(exchange, walk, grad_ys, grad_last)
+    left: list[Tensor] = ranks.carry(exchange, DenseMaps(own), own, nothing, pull)[0]
     return left
 
 
@@ -68,23 +69,33 @@ def _pull(
 def follow(
     exchange: Exchange, walks: Sequence[Walk], grad_ys: Gradients, grad_last: Leaves, report: Report
 ) -> list[Tensor] | None:
-    """The same, with what comes from behind followed afterwards; None where gradients overflow."""
+    """The same, with what comes from behind followed afterwards; None where gradients overflow.
+
+    What leaves the spans of all ranks goes to all of them in one message, so that all know whether
+    there is anything left to follow.
+    """
     [walk] = walks
-    device, nothing = grad_last[0].device, [torch.zeros_like(g) for g in grad_last]
+    nothing = [torch.zeros_like(g) for g in grad_last]
     total = left = walk.pull(grad_ys, grad_last if exchange.is_last else nothing)
-    some_alive = exchange.size > 1
-    sound = _is_finite(left)
-    while some_alive:
-        report.backward_passes += 1
-        behind = exchange.pass_on(left, nothing, -1)
-        left = nothing if behind is None else walk.pull([None] * len(grad_ys), behind)
-        total = [a + b for a, b in zip(total, left, strict=True)]
-        sound = sound and _is_finite(left)
-        alive = not exchange.is_first and any(bool(g.any()) for g in left)
-        some_alive, some_unsound = map(bool, exchange.most([alive, not sound], device))
-        if some_unsound:
+    behind = _flat(nothing)
+    for _ in range(exchange.size - 1):  # and then what the last rank sent has reached the first
+        of_all = exchange.gather(_flat(left))
+        if not of_all.isfinite().all():
             return None
-    return total if sound else None
+        if not of_all[1:].any():
+            return total
+        report.backward_passes += 1
+        came = nothing
+        if not exchange.is_last:
+            came = _parts(of_all[exchange.rank + 1], nothing)
+            behind = behind + of_all[exchange.rank + 1]
+        left = walk.pull([None] * len(grad_ys), came)
+        total = [a + b for a, b in zip(total, left, strict=True)]
+    if _is_finite(left):
+        return total
+    # All that is behind has come by now: once more, in the order of one process.
+    walk.forget()
+    return walk.pull(grad_ys, grad_last if exchange.is_last else _parts(behind, nothing))
 
 
 def _is_finite(gradients: Leaves) -> bool:

@@ -94,19 +94,25 @@ def meet(
     report.warm = warm
     walk = start(xs, first, 2 * warm, keep, wanted)
     while True:
-        true = exchange.pass_on(walk.last, state)
-        met = true is None or bool(
-            levels.met([s.unsqueeze(0) for s in first], [t.unsqueeze(0) for t in true])
-        )
-        # Of all ranks, in one message: whether it met, and the state that it ends with.
-        flag = walk.last[0].new_tensor([float(not met)])
-        of_all = exchange.gather(torch.cat([flag, packed(walk.last)]))
-        missed = int(of_all[:, 0].sum())
+        # Of all ranks, in one message: where they began, and where they end.
+        began, ended = _of_all(exchange, [first, walk.last])
+        met = levels.met([s[1:] for s in began], [s[:-1] for s in ended])
+        missed = len(met) - int(met.sum())
         if not missed:
-            return [walk], unpacked(of_all[-1, 1:], walk.last)
+            return [walk], [s[-1] for s in ended]
         report.passes += 1
         report.missed = max(report.missed, missed)
-        if not met:
-            assert true is not None
-            first = true
+        if not exchange.is_first and not met[exchange.rank - 1]:
+            first = [s[exchange.rank - 1] for s in ended]
             walk = start(xs, first, 2 * warm, keep, wanted)
+
+
+def _of_all(exchange: Exchange, of_own: Sequence[Leaves]) -> list[list[Tensor]]:
+    """Of some states, (B, ...) each, those of all ranks: (P, B, ...) each."""
+    own = [part for state in of_own for part in state]
+    all_of_them = exchange.gather(packed(own)).split([part.numel() for part in own], 1)
+    parts = iter(
+        found.reshape(exchange.size, *part.shape)
+        for found, part in zip(all_of_them, own, strict=True)
+    )
+    return [[next(parts) for _ in state] for state in of_own]

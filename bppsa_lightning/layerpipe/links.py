@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from bppsa_lightning._gloo import let_threads_wait
 from bppsa_lightning.layerpipe.channels import Channel
 
 # Activations to the next stage; gradients to the one before; inputs and gradients of a layer to the
@@ -35,6 +36,8 @@ class Links:
         self._groups: dict[str, Any] = {}
         if stages > 1:
             self._groups = {kind: dist.new_group() for kind in KINDS}
+            for group in self._groups.values():
+                let_threads_wait(group)
         self._channels: dict[tuple[str, int], Channel] = {}
         # A message is taken at the latest when the mini-batch's gradient has come back, or two
         # turns after it was sent; some messages are three tensors.

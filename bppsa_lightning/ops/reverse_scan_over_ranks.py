@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from bppsa_lightning.ops._checks import ALL_FLOATS, FLOATS, check_like, check_tensor, wrong_shape
-from bppsa_lightning.ranks import Exchange, Map, carry, relay
+from bppsa_lightning.ranks import DenseMaps, Exchange, Map, carry, relay
 
 # Jacobians, direct gradients, whether time runs forwards -> gradients: of one rank.
 LocalScan = Callable[[Tensor, Tensor, bool], Tensor]
@@ -125,7 +125,8 @@ def _carried(
     b = nothing if exchange.is_first else leaves(walk(nothing))
     inner = not exchange.is_first and not exchange.is_last
     B, H = nothing.shape
-    return carry(exchange, Map.of(product() if inner else nothing.new_zeros(B, H, H), b), pull)
+    own = Map.of(product() if inner else nothing.new_zeros(B, H, H), b)
+    return carry(exchange, DenseMaps(own), own, nothing, pull)
 
 
 def _product(jac_t: Tensor) -> Tensor:

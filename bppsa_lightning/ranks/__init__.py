@@ -8,9 +8,9 @@ and counted: `exchange`.
 from bppsa_lightning.ranks.adjoints import span_of, summed, whole_of
 from bppsa_lightning.ranks.exchange import Counts, Exchange, packed, unpacked
 from bppsa_lightning.ranks.spans import Spans
-from bppsa_lightning.ranks.suffix import Map, carry, reaches, relay
+from bppsa_lightning.ranks.suffix import DenseMaps, Map, Maps, carry, reaches, relay
 
 __all__ = [
-    "Counts", "Exchange", "Map", "Spans", "carry", "packed", "reaches", "relay", "span_of",
-    "summed", "unpacked", "whole_of",
+    "Counts", "DenseMaps", "Exchange", "Map", "Maps", "Spans", "carry", "packed", "reaches",
+    "relay", "span_of", "summed", "unpacked", "whole_of",
 ]  # fmt: skip

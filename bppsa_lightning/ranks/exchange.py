@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bppsa_lightning._gloo import let_threads_wait
+
 
 @dataclass
 class Counts:
@@ -51,6 +53,7 @@ class Exchange:
         own = dist.get_rank(group)
         self.rank = self.size - 1 - own if backwards else own
         self.counts = Counts()
+        let_threads_wait(group)
 
     def towards(self, backwards: bool) -> Exchange:
         """The same ranks, with time running in a direction."""
@@ -110,8 +113,37 @@ class Exchange:
         self.counts.collectives += 1
         if tensor.numel():
             with self._named("a gathering of all ranks"):
+                if tensor.is_cpu and tensor.nbytes <= _SMALL:
+                    return self._doubled(tensor, all_of_them)
                 dist.all_gather(list(all_of_them.unbind(0)), tensor.contiguous(), self.group)
         return all_of_them.flip(0) if self._backwards else all_of_them
+
+    def _doubled(self, own: Tensor, all_of_them: Tensor) -> Tensor:
+        """The same in ceil(log2 P) messages, each as long as all before (J. Bruck et al., 1997).
+
+        Faster than gloo's own for what is small: its collectives run in threads of their own.
+        """
+        all_of_them[0], known, P = own, 1, self.size  # of this rank, the next one, and so on
+        while known < P:
+            count = min(known, P - known)
+            found = all_of_them[known : known + count]
+            received = dist.irecv(found, self._peer((self.rank + known) % P), self.group)
+            to = self._peer((self.rank - known) % P)
+            sent = dist.isend(all_of_them[:count], to, self.group)
+            for work in (received, sent):
+                if work is not None:
+                    work.wait()
+            known += count
+        return all_of_them.roll(self.rank, 0)
+
+    def of_rank(self, rank: int, tensor: Tensor) -> Tensor:
+        """One rank's tensor, on all: there as it is, elsewhere written over one like it."""
+        tensor = tensor.contiguous()
+        self.counts.collectives += 1
+        if tensor.numel():
+            with self._named(f"a tensor of rank {self._shown(rank)}"):
+                dist.broadcast(tensor, self._peer(rank), self.group)
+        return tensor
 
     def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The sums over all ranks, by one call for each dtype."""
@@ -216,6 +248,7 @@ class Exchange:
 
 
 _LARGE = 1 << 20  # bytes
+_SMALL = 1 << 16
 
 # Between processes of one machine by gloo, and between GPUs by NCCL.
 _USUAL = {"cpu": (100e-6, 1e-9), "cuda": (20e-6, 2e-11)}

@@ -1,16 +1,19 @@
 """The exclusive scan over ranks: what reaches each rank's end, of the maps of all ranks behind it.
 
-Each rank's span is one affine map, from the gradient behind it to the gradient before it:
-g -> A g + b. Rank r wants (M_{r+1} ∘ … ∘ M_{P-1})(g_T). By recursive doubling that takes
+Each rank's part of a chain is one affine map, from the gradient behind it to the gradient before
+it: g -> A g + b. Rank r wants (M_{r+1} ∘ … ∘ M_{P-1})(g_T). By recursive doubling that takes
 1 + ceil(log2(P - 1)) rounds of messages from rank to rank, where passing vectors takes P - 1.
+
+`Maps` says how maps are sent and joined; `DenseMaps` are those of a recurrence, whose states have
+one size; `depth.rank_maps` are products of sparse Jacobians.
 
 P ranks, B samples, S numbers of state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -54,46 +57,97 @@ def _is_sound(A: Tensor, b: Tensor) -> Tensor:
     return ((size <= _LARGE[A.dtype]) & small & of_b.isfinite()).to(A.dtype).reshape(1)
 
 
-def reaches(exchange: Exchange, own: Map) -> tuple[Tensor, bool]:
-    """The gradient that reaches the end of this rank's span, (B, S), from all ranks behind it.
+M = TypeVar("M")
+
+
+class Maps(Protocol[M]):
+    """Maps of neighbouring ranks: of `count` ranks, from rank `first` on."""
+
+    def sent(self, own: M) -> Sequence[Tensor]:
+        """A map as tensors of one dtype."""
+
+    def like(self, first: int, count: int) -> Sequence[Tensor]:
+        """What the tensors of a map that others send look like."""
+
+    def read(self, first: int, count: int, tensors: Sequence[Tensor]) -> M:
+        """A map that was sent."""
+
+    def joined(self, own: M, later: M) -> M:
+        """A map behind that of the ranks that follow."""
+
+    def reached(self, own: M) -> tuple[Tensor, bool]:
+        """What leaves a map that ends with the last rank; and whether it may be believed."""
+
+
+class DenseMaps:
+    """Of states of one size: `Map`, all like this rank's."""
+
+    def __init__(self, own: Map) -> None:
+        self._own = own
+
+    def sent(self, own: Map) -> Sequence[Tensor]:
+        return own
+
+    def like(self, first: int, count: int) -> Sequence[Tensor]:
+        return self._own
+
+    def read(self, first: int, count: int, tensors: Sequence[Tensor]) -> Map:
+        return Map(*tensors)
+
+    def joined(self, own: Map, later: Map) -> Map:
+        return own.after(later)
+
+    def reached(self, own: Map) -> tuple[Tensor, bool]:
+        return own.b, bool(own.sound)
+
+
+def reaches(exchange: Exchange, maps: Maps[M], own: M | None) -> M | None:
+    """The map of all ranks behind this one; None for the last.
 
     Args:
-        own: this rank's map. The last rank's has the gradient behind the whole sequence in its b
-            already, and zeros for A; the first rank's is not read.
-
-    Returns:
-        The gradient, zeros for the last rank; and whether it may be believed: a rank that may not
-        believe it waits for what the rank behind finds.
+        own: this rank's map. The last rank's takes what is behind the whole sequence, and so is
+            known to be a vector; the first rank's is not read.
     """
     last, r = exchange.size - 1, exchange.rank
-    got = exchange.pass_on(own if r > 0 else None, own if r < last else None, -1)
-    behind = None if got is None else Map(*got)  # of the `ahead` ranks behind, or all there are
-    ahead = 1
+    got = exchange.pass_on(
+        maps.sent(own) if r > 0 and own is not None else None,
+        maps.like(r + 1, 1) if r < last else None, -1,
+    )  # fmt: skip
+    if got is None:
+        return None
+    behind, ahead = maps.read(r + 1, 1, got), 1  # of the `ahead` ranks behind, or all there are
     while ahead < last:
-        sent = behind if r >= ahead else None
-        got = exchange.pass_on(sent, own if r + ahead < last else None, -ahead)
-        if got is not None and behind is not None:
-            behind = behind.after(Map(*got))
+        then = r + ahead + 1, min(ahead, last - r - ahead)
+        got = exchange.pass_on(
+            maps.sent(behind) if r >= ahead else None,
+            maps.like(*then) if r + ahead < last else None, -ahead,
+        )  # fmt: skip
+        if got is not None:
+            behind = maps.joined(behind, maps.read(*then, got))
         ahead *= 2
-    if behind is None:
-        return torch.zeros_like(own.b), True
-    return behind.b, bool(behind.sound)
+    return behind
 
 
 # What reaches the end of a rank's span -> whatever the caller makes of it, and what leaves it.
 Pull = Callable[[Tensor], tuple[Any, Tensor]]
 
 
-def carry(exchange: Exchange, own: Map, pull: Pull) -> tuple[Any, Tensor]:
+def carry(
+    exchange: Exchange, maps: Maps[M], own: M | None, nothing: Tensor, pull: Pull
+) -> tuple[Any, Tensor]:
     """What a rank makes of what reaches it, by the maps of all ranks; and that itself.
 
     Where maps may not be believed, vectors are passed on instead, by those who were asked to.
+
+    Args:
+        nothing: zeros, like what reaches this rank.
     """
-    behind, sound = reaches(exchange, own)
-    one = own.b.new_zeros(1)
+    later = reaches(exchange, maps, own)
+    behind, sound = (nothing, True) if later is None else maps.reached(later)
+    one = nothing.new_zeros(1)
     asked = exchange.pass_on([one + float(not sound)], [one])
     if not sound:
-        [behind] = exchange.pass_on(None, [own.b], -1) or [behind]
+        [behind] = exchange.pass_on(None, [nothing], -1) or [behind]
     found, left = pull(behind)
     if asked is not None and bool(asked[0]):
         exchange.pass_on([left], None, -1)

@@ -32,7 +32,7 @@ from bppsa_lightning.recurrent.config import RecurrentConfig
 from bppsa_lightning.recurrent.engines import LayerEngine, PytorchEngine
 from bppsa_lightning.recurrent.in_place import KernelsInPlace
 from bppsa_lightning.recurrent.kernel_walk import KernelWalk, WindowsWalk
-from bppsa_lightning.windows import choose_cut
+from bppsa_lightning.windows import Cut, choose_cut
 
 Tensors = Sequence[Tensor]
 
@@ -77,6 +77,7 @@ class DividedLayer:
         self._short: tuple[int, int] | None = None
         self._chosen: dict[Any, Way] = {}
         self._of_size: dict[Any, Way] = {}
+        self._cuts: dict[Any, Cut | None] = {}  # of a rank's span into windows
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DividedLayer:
         """Of a copied module: over the same ranks, with all to learn."""
@@ -249,10 +250,13 @@ class DividedLayer:
             own = engine.with_own_tensors() if keep else engine
             return GraphWalk(own, own, xs, state, tail, keep, wanted)
         if way.forward == "meet" and way.backward == "follow" and x.is_cpu and x.shape[1] == 1:
-            cut = choose_cut(
-                len(x), 1, way.warm, engine.cost, engine.call, engine.gain, engine.near,
-                engine.rows, engine.calls,
-            )  # fmt: skip
+            sizes = engine.cell, len(x), way.warm, x.shape[2]
+            if sizes not in self._cuts:
+                self._cuts[sizes] = choose_cut(
+                    len(x), 1, way.warm, engine.cost, engine.call, engine.gain, engine.near,
+                    engine.rows, engine.calls,
+                )  # fmt: skip
+            cut = self._cuts[sizes]
             tensors = [t.detach() for t in engine.tensors]
             sequence = None if cut is None else engine.in_place(xs, state, tensors, keep)
             if cut is not None and isinstance(sequence, KernelsInPlace):

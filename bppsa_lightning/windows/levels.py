@@ -66,7 +66,8 @@ class Levels(NamedTuple):
         rounding = b.abs()
         largest = rounding.amax(tuple(range(2, b.dim())), keepdim=True) if b.dim() > 2 else rounding
         share = (largest * (_WALKS_APART * _ORDINARY / max(size, 1e-30))).clamp_(max=_WALKS_APART)
-        rounding.mul_(_SPACINGS * torch.finfo(b.dtype).eps).addcmul_(share, level)
+        # (No fused multiply-add: other processors have to come to the same verdict.)
+        rounding.mul_(_SPACINGS * torch.finfo(b.dtype).eps).add_(share * level)
         near = (a - b).abs_() <= rounding.clamp_(max=torch.finfo(b.dtype).max)
         # Infinite ones are equal, if at all, and NaN is near to NaN.
         if not near.is_cuda and bool(near.all()):  # (which the host would wait for)

@@ -78,10 +78,11 @@ class Ranks:
                 arrives = self.clocks[rank] + message
         self.rounds += self.P - 1 + groups - 1
 
-    def agree(self) -> None:
-        """On a number, by recursive doubling there and back."""
-        rounds = 2 * (self.P - 1).bit_length()
-        self.clocks[:] = self.clocks.max() + rounds * self.costs.latency
+    def gather(self, size: float) -> None:
+        """What each has, for all: in log2 P messages, each as long as all before."""
+        rounds = (self.P - 1).bit_length()
+        c = self.costs
+        self.clocks[:] = self.clocks.max() + rounds * c.latency + c.of_byte * size * (self.P - 1)
         self.rounds += rounds
 
 
@@ -141,15 +142,15 @@ def _speculative(ranks: Ranks, T: int) -> None:
     if ranks.P == 1:
         return _linear(ranks, T)
     warm = min(c.warm, T)
+    ranks.gather(64)  # that all have come for the same
     ranks.round(1, c.state * warm)
     ranks.work(warm * c.forward + T * c.forward)
-    ranks.round(1, c.state)
-    ranks.agree()
+    ranks.gather(2 * c.state)
     ranks.work(T * c.backward)
-    ranks.agree()
-    ranks.round(-1, c.state)
+    ranks.gather(c.state)
     ranks.work(min(2 * warm, T) * c.backward)
-    ranks.agree()
+    if ranks.P > 2:
+        ranks.gather(c.state)
 
 
 schedules = {"recursive doubling": _doubling, "blelloch": _tree}

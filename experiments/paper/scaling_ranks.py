@@ -26,6 +26,8 @@ from bppsa_lightning.ranks import Spans
 # Steps in which nothing has faded: what has, is not composed any further.
 SHORT = 50
 
+TURN, FEWEST = 0.5, 3  # seconds of steps in a row; steps
+
 ALGORITHMS = ("linear", "blelloch", "speculative", "auto")
 
 
@@ -74,6 +76,9 @@ def compared(
 ) -> dict[str, Any]:
     """One process over the whole, and all over their spans, in turns, while the others wait.
 
+    A turn is half a second of steps in a row, as a training's are: the first ones after a pause,
+    in which a machine has put cores to sleep, take milliseconds more.
+
     Returns:
         Seconds of both, medians; the ratio, the median of those of pairs; the seconds that each
         rank takes over its span by itself, at the same time; rounds and bytes of a step.
@@ -92,16 +97,19 @@ def compared(
     by_itself = step(apart, x[span].contiguous(), grad[span].contiguous())
     counts = replacement_of(divided, bl.Chain).divided.exchange.counts
     times: dict[str, list[float]] = {"one": [], "divided": [], "span": []}
+    count = 1
     for turn in range(2 + pairs):
         dist.barrier()
-        one = whole() if whole is not None else 0.0
+        one = in_a_row(whole, count) if whole is not None else 0.0
         dist.barrier()
         before = copy.copy(counts)
-        took = parts()
-        sent = counts.rounds - before.rounds, counts.bytes - before.bytes
+        took = in_a_row(parts, count)
+        sent = [(getattr(counts, name) - getattr(before, name)) // count
+                for name in ("rounds", "bytes")]  # fmt: skip
         dist.barrier()
-        own = by_itself()
+        own = in_a_row(by_itself, count)
         [one, took, own] = _latest([one, took, own])
+        count = max(FEWEST, int(TURN / one))
         if turn >= 2:
             for name, seconds in zip(times, (one, took, own), strict=True):
                 times[name].append(seconds)
@@ -112,6 +120,11 @@ def compared(
         "speed_up": median(a / b for a, b in pairwise), "rounds": sent[0], "bytes": sent[1],
         "how": bl.explain(divided).splitlines()[-1].strip(),
     }  # fmt: skip
+
+
+def in_a_row(run: Callable[[], float], count: int) -> float:
+    """Seconds of a step: the median of some in a row."""
+    return median(run() for _ in range(count))
 
 
 def _latest(seconds: list[float]) -> list[float]:

@@ -6,7 +6,7 @@ from support import forked
 SCRIPT = forked.TESTS / "support" / "rank_checks.py"
 CHECKS = (
     "rounds", "reverse_scan", "unsound", "another_shape", "another_algorithm", "empty_spans",
-    "second_backward", "empty_batch", "copied", "too_short", "autocast",
+    "second_backward", "empty_batch", "copied", "too_short", "autocast", "threads", "gathers",
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import pickle
 import signal
 import sys
 from copy import deepcopy
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -15,8 +16,9 @@ from torch import nn
 
 import bppsa_lightning as bl
 from bppsa_lightning import reference
+from bppsa_lightning._gloo import let_threads_wait
 from bppsa_lightning._replacement import replacement_of
-from bppsa_lightning.ranks import Exchange, Map, Spans, carry
+from bppsa_lightning.ranks import DenseMaps, Exchange, Map, Spans, carry
 from support.cases import chain, relative_error
 from support.of_ranks import begin
 
@@ -78,7 +80,7 @@ def unsound(rank, P):
         left = own(behind)
         return left, left
 
-    found, _ = carry(exchange, own, pull)
+    found, _ = carry(exchange, DenseMaps(own), own, torch.zeros_like(b), pull)
     wanted = b
     for _ in range(P - 1 - rank):
         wanted = wanted * 2.0**40 + 1
@@ -192,6 +194,29 @@ def autocast(rank, P):
         (ours, of_ours), (theirs, of_theirs) = found
         assert ours.dtype == theirs.dtype
         assert relative_error(ours, theirs) < 1e-2 and relative_error(of_ours, of_theirs) < 1e-4
+
+
+def threads(rank, P):
+    """Gloo's threads do not take the core from whoever works on it (`_gloo`)."""
+    fresh = dist.new_group()
+    own = [t for t in Path("/proc/self/task").iterdir() if "gloo" in (t / "comm").read_text()]
+    Exchange(fresh)
+    assert own and all(os.sched_getscheduler(int(t.name)) == os.SCHED_BATCH for t in own)
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    assert let_threads_wait(fresh) == 0, "once"
+
+
+def gathers(rank, P):
+    """All ranks have what all have, small or large."""
+    exchange = Exchange(group())
+    for backwards in (False, True):
+        towards = exchange.towards(backwards)
+        for size in (1, 7, 1 << 15):
+            own = torch.full((size,), float(towards.rank))
+            found = towards.gather(own)
+            assert torch.equal(found, torch.arange(P, dtype=own.dtype)[:, None].expand(P, size))
+            sent = own if towards.rank == 1 else torch.empty(size)
+            assert torch.equal(towards.of_rank(1, sent), torch.ones(size))
 
 
 def raises(rank, P):
