@@ -63,7 +63,7 @@ def attach(
         )
     if sharded and group is None:
         raise ValueError("sharded: found True, wanted False without a group")
-    chains = attach_chains(module, algorithm)[0]
+    chains = attach_chains(module, algorithm, sharded=sharded)[0]
     divide(chains, group, sharded)
     return chains
 
@@ -71,30 +71,36 @@ def attach(
 def divide(
     chains: Iterable[Chain], group: ProcessGroup | None, sharded: bool = False, alike: bool = False
 ) -> None:
-    """Divides the time of recurrent chains over the ranks of a group; over none if that is None.
+    """Divides chains over the ranks of a group; over none if that is None.
+
+    Recurrent layers are divided over time, stacks over depth.
 
     Args:
         alike: whether random numbers are the same in all ranks, which is then looked after.
     """
     for chain in chains:
-        if isinstance(chain, recurrent.RecurrentChain):
+        if isinstance(chain, recurrent.RecurrentChain | depth.FeedforwardChain):
             chain.divide(group, sharded, alike)
 
 
 def attach_chains(
-    module: nn.Module, algorithm: str | Mapping[str, str], keep: bool = False
+    module: nn.Module,
+    algorithm: str | Mapping[str, str],
+    keep: bool = False,
+    sharded: bool = False,
 ) -> tuple[list[Chain], list[Replacement]]:
     """As `attach`; and says what is new.
 
     Args:
         keep: whether what is attached already stays as it is, with its own algorithm.
+        sharded: whether stacks are this rank's part of one.
 
     Returns:
         All attached chains, as `attach`; and the replacements that this call attached.
     """
     check_module(module)
     already = list(named_chains(module).values())
-    chains = _find_chains(module)
+    chains = _find_chains(module, sharded)
     algorithms = _algorithms(module, chains, algorithm)
     attached = []
     for name, chain in chains.items():
@@ -122,7 +128,7 @@ def detach(module: nn.Module) -> None:
         replacement.detach()
 
 
-def _find_chains(module: nn.Module) -> dict[str, Chain]:
+def _find_chains(module: nn.Module, sharded: bool) -> dict[str, Chain]:
     """By name, those that are attached and those that could be."""
     chains: dict[str, Chain] = {}
     inside: set[nn.Module] = set()  # of stacks
@@ -130,7 +136,7 @@ def _find_chains(module: nn.Module) -> dict[str, Chain]:
         chain = replacement_of(child, Chain)
         if chain is None and recurrent.unsupported(child) is None:
             chain = recurrent.replace(name, child)
-        if chain is None and child not in inside and depth.unsupported(child) is None:
+        if chain is None and child not in inside and depth.unsupported(child, sharded) is None:
             chain = depth.replace(name, child)
         if isinstance(chain, depth.FeedforwardChain):
             inside |= set(child.modules())

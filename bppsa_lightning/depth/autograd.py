@@ -42,67 +42,102 @@ class RunFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, run: Run, x: Tensor, *parameters: Tensor) -> Tensor:  # type: ignore[override]
-        input, flat, layers, saved = x, iter(parameters), [], []
-        largest = 0
-        for k, (module, count) in enumerate(zip(run.modules, run.counts, strict=True)):
-            layer = run.chain.layer(run.first + k, module, tuple(x.shape[1:]))
-            own = list(islice(flat, count))
-            output, kept = layer.forward(x, own)
-            layers.append(layer)
-            saved += [x, kept, *own]
-            x, layer.output_size = output, tuple(output.shape[1:])
-            largest = max(largest, *map(math.prod, (layer.input_size, layer.output_size)))
-        ctx.run, ctx.layers, ctx.output_size = run, layers, x.shape
+        y, layers, saved, largest = forward(run, x, parameters)
+        ctx.run, ctx.layers = run, layers
         ctx.save_for_backward(*saved)
         ctx.shape = (len(layers), x.shape[0], largest)
         run.chain.record_run(ctx.shape, x.device, run.plan)
-        return x.view_as(x) if x is input else x
+        return y.view_as(y) if y is x else y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        run, saved = ctx.run, iter(ctx.saved_tensors)
-        calls = [LayerCall(next(saved), next(saved), [*islice(saved, n)]) for n in run.counts]
+        run, layers = ctx.run, ctx.layers
+        calls = calls_of(run, ctx.saved_tensors)
         needs_x, *needs = needed = ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():  # for a gradient of the gradient
-            return (None, *_differentiable(ctx.layers, calls, needed, grad))
-        compute = _scanned if run.plan.algorithm == "blelloch" else _walked
-        grads = compute(ctx, calls, grad, needs_x)
+            return (None, *_differentiable(layers, calls, needed, grad))
+        if run.plan.algorithm == "blelloch":
+            grads = _scanned(run, layers, calls, grad, needs_x)
+        else:
+            grads = walked(layers, calls, grad, needs_x)
         record_scan(run.chain.cell, ctx.shape, run.plan)
-        of_parameters: list[Tensor | None] = []
-        wanted = iter(needs)
-        for layer, call, g in zip(ctx.layers, calls, grads[1:], strict=True):
-            own = list(islice(wanted, len(call.parameters)))
-            of_parameters += layer.parameter_grads(g, call, own)
+        of_parameters = gradients_of(layers, calls, grads[1:], needs)
         return (None, grads[0] if needs_x else None, *of_parameters)
 
 
-def _walked(ctx: Any, calls: Sequence[LayerCall], grad: Tensor, needs_x: bool) -> list[Tensor]:
+def forward(
+    run: Run, x: Tensor, parameters: Sequence[Tensor]
+) -> tuple[Tensor, list[DepthLayer], list[Any], int]:
+    """The output of a run, its layers, what to save of each, and the numbers of the largest state.
+
+    Args:
+        parameters: of its layers in turn; more are not read.
+    """
+    flat, layers, saved, largest = iter(parameters), [], [], 0
+    for k, (module, count) in enumerate(zip(run.modules, run.counts, strict=True)):
+        layer = run.chain.layer(run.first + k, module, tuple(x.shape[1:]))
+        own = list(islice(flat, count))
+        output, kept = layer.forward(x, own)
+        layers.append(layer)
+        saved += [x, kept, *own]
+        x, layer.output_size = output, tuple(output.shape[1:])
+        largest = max(largest, *map(math.prod, (layer.input_size, layer.output_size)))
+    return x, layers, saved, largest
+
+
+def calls_of(run: Run, saved: Sequence[Any]) -> list[LayerCall]:
+    """What each layer's forward has left, from what was saved."""
+    each = iter(saved)
+    return [LayerCall(next(each), next(each), [*islice(each, n)]) for n in run.counts]
+
+
+def gradients_of(
+    layers: Sequence[DepthLayer], calls: Sequence[LayerCall], grads: Sequence[Tensor],
+    needs: Sequence[bool],
+) -> list[Tensor | None]:  # fmt: skip
+    """Of all parameters in turn, from the gradients of the layers' outputs."""
+    found: list[Tensor | None] = []
+    wanted = iter(needs)
+    for layer, call, g in zip(layers, calls, grads, strict=True):
+        found += layer.parameter_grads(g, call, list(islice(wanted, len(call.parameters))))
+    return found
+
+
+def walked(
+    layers: Sequence[DepthLayer], calls: Sequence[LayerCall], grad: Tensor, needs_x: bool
+) -> list[Tensor]:
     """The gradient at every state, layer by layer."""
     grads = [grad]
     for k in reversed(range(len(calls))):
         if k == 0 and not needs_x:
             grads.append(calls[0].x)  # not asked for
         else:
-            grads.append(ctx.layers[k].vjp(grads[-1], calls[k]))
+            grads.append(layers[k].vjp(grads[-1], calls[k]))
     return grads[::-1]
 
 
-def _scanned(ctx: Any, calls: Sequence[LayerCall], grad: Tensor, needs_x: bool) -> list[Tensor]:
+def steps_of(layers: Sequence[DepthLayer], calls: Sequence[LayerCall]) -> list[Step]:
+    """Of a scan over these layers."""
+
+    def step(layer: DepthLayer, call: LayerCall) -> Step:
+        values = cache(lambda: layer.values(call))
+        return Step(lambda g: layer.apply(g, call, values), values)
+
+    return [step(layer, call) for layer, call in zip(layers, calls, strict=True)]
+
+
+def _scanned(
+    run: Run, layers: Sequence[DepthLayer], calls: Sequence[LayerCall], grad: Tensor, needs_x: bool
+) -> list[Tensor]:
     """The gradient at every state that somebody asks for, by up-sweep and down-sweep.
 
     Where the run's input needs none, the chain begins behind the first layer: its Jacobian would
     go into products, often the largest of all.
     """
-    run, first = ctx.run, 0 if needs_x else 1
-    layers, states = ctx.layers, [*(call.x for call in calls), grad]
+    first = 0 if needs_x else 1
+    states = [*(call.x for call in calls), grad]
     scan = run.chain.scan_of(run.first + first, layers[first:], calls[first:], run.plan.levels)
-
-    def step(k: int) -> Step:
-        layer, call = layers[k], calls[k]
-        values = cache(lambda: layer.values(call))
-        return Step(lambda g: layer.apply(g, call, values), values)
-
-    steps = [step(k) for k in range(first, len(layers))]
+    steps = steps_of(layers[first:], calls[first:])
     grads = [None] * len(steps) + [grad.reshape(grad.shape[0], -1).t()]
     # Of a layer without parameters, nobody asks for the output's gradient.
     wanted = {k + 1 - first for k, call in enumerate(calls) if call.parameters} | {0}

@@ -33,6 +33,10 @@ class Step:
     values: Callable[[], Tensor]
 
 
+# Of a product: its values, or a step of the chain, as long as it is in no product.
+Factor = Tensor | Step
+
+
 def csr_step(pattern: Pattern, values: Tensor) -> Step:
     """A step whose transposed Jacobian is at hand.
 
@@ -74,13 +78,10 @@ class _Node:
 
 @dataclass(eq=False)
 class _Segment:
-    """A node with the numbers of one backward: A's factors (None if it is not formed) and b.
-
-    A factor is a step of the chain, as long as it is in no product.
-    """
+    """A node with the numbers of one backward: A's factors (None if it is not formed) and b."""
 
     node: _Node
-    factors: list[Tensor | Step] | None
+    factors: list[Factor] | None
     b: Tensor | None
     parts: tuple[_Segment, ...] = ()
 
@@ -178,20 +179,31 @@ class LayerScan:
         return _Segment(node, factors, b, parts)
 
     def _multiplied(
-        self, node: _Node, left: list[Tensor | Step] | None, right: list[Tensor | Step] | None
-    ) -> list[Tensor | Step] | None:
+        self, node: _Node, left: list[Factor] | None, right: list[Factor] | None
+    ) -> list[Factor] | None:
         """The factors of a node from those of its children; None where it is to be walked."""
         if node.composition is None or left is None or right is None:
             return None
-        factors = [*left, *right]
-        for i, plan in node.composition.products:
-            a, b = (f.values() if isinstance(f, Step) else f for f in factors[i : i + 2])
-            product = plan.multiply(a, b)
-            if not _in_range(product):
-                self.fallbacks += 1
-                return None
-            factors[i : i + 2] = [product]
-        return factors
+        found = multiplied(node.composition, left, right)
+        self.fallbacks += found is None
+        return found
+
+    @property
+    def composition(self) -> Composition | str:
+        """Of all steps, where there are as many levels as that takes; or why it is not formed."""
+        if len(self.roots) > 1:
+            return f"{self.levels} levels leave {len(self.roots)} products"
+        [root] = self.roots
+        if root.composition is not None:
+            return root.composition
+        # (Of the smallest part that is not formed: the others are not because of it.)
+        return next(why for *_, why in self.nodes() if why is not None).removeprefix("walked: ")
+
+    def composed(self, steps: Sequence[Step]) -> list[Factor] | None:
+        """The factors of the product of all steps; None where it left the range of its dtype."""
+        self.fallbacks = 0
+        [root] = self.roots
+        return self._up(root, steps, [None] * (len(steps) + 1)).factors
 
     def nodes(self) -> list[tuple[int, int, Composition | None, str | None]]:
         """(first step, last step, composition, refusal) of every product, level by level."""
@@ -222,6 +234,31 @@ def _compose(left: _Node, right: _Node, limits: Limits, in_factors: bool) -> _No
     return node
 
 
+def values_of(factor: Factor) -> Tensor:
+    """(nnz,), or (B, nnz) with samples side by side."""
+    return factor.values() if isinstance(factor, Step) else factor
+
+
+def multiplied(
+    composition: Composition, left: Sequence[Factor], right: Sequence[Factor]
+) -> list[Factor] | None:
+    """The factors of the product of two neighbours; None where it leaves the range of its dtype."""
+    factors = [*left, *right]
+    for i, plan in composition.products:
+        product = plan.multiply(*(values_of(f) for f in factors[i : i + 2]))
+        if not _in_range(product):
+            return None
+        factors[i : i + 2] = [product]
+    return factors
+
+
+def through(patterns: Sequence[Pattern], factors: Sequence[Factor], g: Tensor) -> Tensor:
+    """A g, of the factors of A, and g (columns, B)."""
+    for pattern, factor in reversed(list(zip(patterns, factors, strict=True))):
+        g = factor.apply(g) if isinstance(factor, Step) else apply_csr(pattern, factor, g)
+    return g
+
+
 def _in_range(values: Tensor) -> bool:
     """Whether a product is fit for use. Otherwise its segment is walked, step by step.
 
@@ -243,10 +280,7 @@ def _cross(segment: _Segment, g: Tensor) -> Tensor:
         left, right = segment.parts
         return _cross(left, _cross(right, g))
     assert segment.node.composition is not None
-    factors = zip(segment.node.composition.factors, segment.factors, strict=True)
-    for pattern, factor in reversed(list(factors)):
-        g = factor.apply(g) if isinstance(factor, Step) else apply_csr(pattern, factor, g)
-    return g
+    return through(segment.node.composition.factors, segment.factors, g)
 
 
 def _sweep_down(segment: _Segment, gradients: list[Tensor | None], wanted: Container[int]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from bppsa_lightning import planner
 from bppsa_lightning._context import (
@@ -22,10 +23,13 @@ from bppsa_lightning._replacement import Replacement
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.depth import layers
 from bppsa_lightning.depth.autograd import Run, RunFunction
+from bppsa_lightning.depth.divided import DividedStack
+from bppsa_lightning.depth.divided_run import RankRun, RankRunFunction
 from bppsa_lightning.depth.layer import DepthLayer, LayerCall
 from bppsa_lightning.depth.scan import LayerScan
 from bppsa_lightning.jacobians.product import DEFAULT_BUDGET
 from bppsa_lightning.ops._checks import FLOATS
+from bppsa_lightning.ranks import summed
 
 _KEPT_SCANS = 16  # runs times shapes of input; beyond, all are planned anew
 
@@ -52,14 +56,20 @@ def is_candidate(module: nn.Module) -> bool:
     return isinstance(module, nn.Sequential) and len(module) > 1
 
 
-def unsupported(module: nn.Module) -> str | None:
-    """Why a module is no chain over depth; None if two neighbours in it have Jacobians."""
+def unsupported(module: nn.Module, sharded: bool = False) -> str | None:
+    """Why a module is no chain over depth; None if two neighbours in it have Jacobians.
+
+    Args:
+        sharded: whether it is a rank's part of a stack, which may be a single layer.
+    """
     if not isinstance(module, nn.Sequential):
         return f"{type(module).__name__}: no nn.Sequential"
     if not is_stack(module):
         return OVERRIDES_FORWARD
     reasons = [(type(m).__name__, layers.unsupported(m)) for m in modules_of(module)]
     if any(a is None and b is None for (_, a), (_, b) in pairwise(reasons)):
+        return None
+    if sharded and all(reason is None for _, reason in reasons):
         return None
     named = [f"{name}: {reason}" for name, reason in reasons if reason]
     why = "; ".join(dict.fromkeys(named)) or "a single layer"
@@ -90,6 +100,11 @@ class FeedforwardChain(Chain):
         self.stack = str(sum(1 for _ in modules_of(module)))
         self._layers: dict[Any, DepthLayer] = {}
         self.scans: dict[Any, LayerScan] = {}
+        self.divided: DividedStack | None = None
+
+    def divide(self, group: Any, sharded: bool = False, alike: bool = False) -> None:
+        """Divides layers over the ranks of a process group, None over none: as `DividedStack`."""
+        self.divided = None if group is None else DividedStack(self.name, group, sharded)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_layers": {}, "scans": {}}
@@ -97,6 +112,8 @@ class FeedforwardChain(Chain):
     def __call__(self, input: Any) -> Any:
         modules = list(modules_of(self.module))
         reason = _unsupported_call(input, self.algorithm)
+        if self.divided is not None and self.divided.sharded:
+            return self._sharded(modules, input, reason)
         scanned = False
         i = 0
         while i < len(modules):
@@ -123,12 +140,59 @@ class FeedforwardChain(Chain):
             for module in modules:
                 x = module(x)
             return x
-        counts = [len(group) for group in parameters]
-        plan = planner.Plan("linear", reason="as asked: layer by layer")
-        if self.algorithm == "blelloch":
-            reason = "as asked: products of sparse Jacobians by fixed plans"
-            plan = planner.Plan("blelloch", levels=self.levels, reason=reason)
-        return RunFunction.apply(Run(self, modules, first, counts, plan), x, *flat)
+        run = Run(self, modules, first, [len(group) for group in parameters], self._new_plan())
+        if self.divided is not None and self.divided.exchange.size > 1:
+            return self._over_ranks(self.divided, run, x, flat)
+        return RunFunction.apply(run, x, *flat)
+
+    def _new_plan(self) -> planner.Plan:
+        over = "" if self.divided is None else f", over {self.divided.exchange.size} ranks"
+        if self.algorithm != "blelloch":
+            return planner.Plan("linear", reason=f"as asked: layer by layer{over}")
+        reason = f"as asked: products of sparse Jacobians by fixed plans{over}"
+        return planner.Plan("blelloch", levels=self.levels, reason=reason)
+
+    def _over_ranks(
+        self, divided: DividedStack, run: Run, x: Tensor, parameters: Sequence[Tensor]
+    ) -> Tensor:
+        """A run whose layers all ranks hold; each computes its own."""
+        divided.begin(x, run.plan.algorithm, True)
+        own = divided.layers_of(run.modules, run.first, x)
+        random = any(isinstance(m, _DropoutNd) and m.training and m.p for m in run.modules)
+        before = sum(run.counts[: own.start])
+        until = before + sum(run.counts[own])
+        mine = run._replace(
+            modules=run.modules[own], first=run.first + own.start, counts=run.counts[own]
+        )
+        given = summed(divided.exchange, tuple(parameters))
+        call = RankRun(mine, divided, run.first, x.requires_grad, random)
+        return RankRunFunction.apply(call, x, *given[before:until], *given[:before], *given[until:])
+
+    def _sharded(self, modules: Sequence[nn.Module], x: Any, reason: str | None) -> Tensor:
+        """A call whose layers are this rank's part of a stack."""
+        divided = self.divided
+        assert divided is not None
+        if reason is None and divided.exchange.is_first and x.numel():
+            end = _end_of_run(modules, 0, x)
+            if end < len(modules):
+                reason = f"layer {end} ({type(modules[end]).__name__}) does not fit its input"
+        reasons = (f"{type(m).__name__}: {why}" for m in modules if (why := layers.unsupported(m)))
+        reason = next(reasons, reason)
+        if reason is not None:
+            raise ValueError(f"{self.name or 'module'}: found {reason}; that is not divided")
+        parameters = []
+        for module in modules:
+            for hook in module._forward_pre_hooks.values():  # pruning: puts the weight together
+                hook(module, (x,))
+            parameters.append(layers.parameters_of(module))
+        flat = [p for group in parameters for p in group]
+        wants_x = divided.exchange.is_first and x.requires_grad
+        wanted = torch.is_grad_enabled() and (wants_x or any(p.requires_grad for p in flat))
+        anchor = [x.new_zeros((), requires_grad=True)] * divided.begin(x, self.algorithm, wanted)
+        run = Run(self, modules, 0, [len(group) for group in parameters], self._new_plan())
+        self.record_call(None)
+        call = RankRun(run, divided, 0, wants_x, False)
+        return RankRunFunction.apply(call, x, *flat, *anchor)
 
     def record_run(
         self, shape: tuple[int, int, int], device: torch.device, plan: planner.Plan
@@ -171,7 +235,9 @@ class FeedforwardChain(Chain):
 
     def details(self) -> list[str]:
         """What the plans of the last calls say of each product."""
-        return [line for scan in self.scans.values() for line in scan.describe().splitlines()]
+        divided = [] if self.divided is None else self.divided.details()
+        scans = [line for scan in self.scans.values() for line in scan.describe().splitlines()]
+        return divided + scans
 
 
 def _unsupported_call(input: Any, algorithm: str) -> str | None:
