@@ -4,8 +4,11 @@ T steps, B batch, I input, H hidden, P state that is put out (H, or less for an 
 projection), G gates.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from bppsa_lightning import planner
 from bppsa_lightning._cells import CELLS, Cell
@@ -18,6 +21,11 @@ from bppsa_lightning.ops._recurrent_autograd import (
     run_forward,
 )
 
+_Layer = tuple[Tensor, Tensor, Tensor]
+
+# A layer over the ranks of a group: set by `bppsa_lightning.recurrent`, which knows how.
+over_ranks: Callable[[str, Operands, bool, str, ProcessGroup], _Layer] | None = None
+
 
 def rnn(
     x: Tensor,
@@ -29,6 +37,7 @@ def rnn(
     nonlinearity: str = "tanh",
     algorithm: str = "auto",
     reverse: bool = False,
+    group: ProcessGroup | None = None,
 ) -> tuple[Tensor, Tensor]:
     """A layer of a vanilla RNN: h_t = φ(W_ih x_t + b_ih + W_hh h_{t-1} + b_hh), φ = tanh or relu.
 
@@ -39,6 +48,11 @@ def rnn(
         nonlinearity: "tanh" or "relu".
         algorithm: of the backward scan; see `reverse_scan`.
         reverse: time runs from T-1 down to 0; output[t] is the state after steps T-1 … t.
+        group: ranks that hold the sequence's parts in their order, T steps each (T may differ, and
+            be 0), and all call alike; None for one process. h0 is read where the sequence begins;
+            output is of this rank's steps, h_n the same on all ranks, and gradients of weights are
+            this rank's terms of a sum over ranks. `algorithm` may be "speculative" as well:
+            docs/ranks.md. Differentiable once.
 
     Returns:
         output (T, B, H), the state of each step, and h_n (B, H), the last one. Differentiable any
@@ -55,7 +69,7 @@ def rnn(
     if nonlinearity not in ("tanh", "relu"):
         raise ValueError(f"nonlinearity: found {nonlinearity!r}, wanted 'tanh' or 'relu'")
     operands = Operands(x, h0, None, w_ih, w_hh, b_ih, b_hh)
-    return _checked_layer(f"rnn_{nonlinearity}", operands, reverse, algorithm)[:2]
+    return _checked_layer(f"rnn_{nonlinearity}", operands, reverse, algorithm, group)[:2]
 
 
 def gru(
@@ -67,11 +81,12 @@ def gru(
     b_hh: Tensor | None = None,
     algorithm: str = "auto",
     reverse: bool = False,
+    group: ProcessGroup | None = None,
 ) -> tuple[Tensor, Tensor]:
     """A layer of gated recurrent units, as `torch.nn.GRU` (gates r, z, n).
 
     Args:
-        x, h0, algorithm, reverse: as for `rnn`.
+        x, h0, algorithm, reverse, group: as for `rnn`.
         w_ih: (3H, I). w_hh: (3H, H). b_ih, b_hh: (3H,) or None.
 
     Returns:
@@ -81,7 +96,7 @@ def gru(
         As `rnn`.
     """
     operands = Operands(x, h0, None, w_ih, w_hh, b_ih, b_hh)
-    return _checked_layer("gru", operands, reverse, algorithm)[:2]
+    return _checked_layer("gru", operands, reverse, algorithm, group)[:2]
 
 
 def lstm(
@@ -95,11 +110,12 @@ def lstm(
     w_hr: Tensor | None = None,
     algorithm: str = "auto",
     reverse: bool = False,
+    group: ProcessGroup | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A layer of long short-term memory, as `torch.nn.LSTM` (gates i, f, g, o).
 
     Args:
-        x, algorithm, reverse: as for `rnn`.
+        x, algorithm, reverse, group: as for `rnn`.
         h0: (B, P), or None for zeros. c0: (B, H), or None for zeros.
         w_ih: (4H, I). w_hh: (4H, P). b_ih, b_hh: (4H,) or None.
         w_hr: (P, H), the projection of each state, or None (then P = H).
@@ -111,14 +127,20 @@ def lstm(
         As `rnn`.
     """
     operands = Operands(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)
-    return _checked_layer("lstm", operands, reverse, algorithm)
+    return _checked_layer("lstm", operands, reverse, algorithm, group)
 
 
 def _checked_layer(
-    cell: str, operands: Operands, reverse: bool, algorithm: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    _check(CELLS[cell], operands)
-    planner.check_algorithm(algorithm, None)
+    cell: str, operands: Operands, reverse: bool, algorithm: str, group: ProcessGroup | None
+) -> _Layer:
+    _check(CELLS[cell], operands, 1 if group is None else 0)
+    if group is None or algorithm != planner.SPECULATIVE:
+        planner.check_algorithm(algorithm, None)
+    if group is not None:
+        if not isinstance(group, ProcessGroup):
+            raise TypeError(f"group: found {type(group).__name__}, wanted a ProcessGroup, or None")
+        assert over_ranks is not None
+        return over_ranks(cell, operands, bool(reverse), algorithm, group)
     return run_layer(cell, operands, bool(reverse), algorithm)
 
 
@@ -164,12 +186,12 @@ def _contiguous(operands: Operands) -> tuple[Operands, bool]:
     return Operands(*laid_out), differentiated  # type: ignore[arg-type]
 
 
-def _check(cell: Cell, operands: Operands) -> None:
+def _check(cell: Cell, operands: Operands, least: int) -> None:
     """Raises the error that says which argument is not as documented."""
     x = operands.x
     check_tensor("x", x)
-    if x.dim() != 3 or x.shape[0] < 1:
-        raise wrong_shape("x", x, "(T, B, I) with T >= 1")
+    if x.dim() != 3 or x.shape[0] < least:
+        raise wrong_shape("x", x, f"(T, B, I) with T >= {least}")
     missing = missing_recurrent_kernels(x.device)
     if missing:
         raise RuntimeError(f"x: found on {x.device}: {missing}")

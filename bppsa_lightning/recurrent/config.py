@@ -3,9 +3,11 @@
 I input, H hidden, P state that is shown (H, or an LSTM's projection), G gates.
 """
 
+from typing import NamedTuple
+
 from torch import nn
 
-from bppsa_lightning._cells import CELLS
+from bppsa_lightning._cells import CELLS, Cell
 
 
 class RecurrentConfig:
@@ -48,3 +50,17 @@ class RecurrentConfig:
     def stack(self) -> str:
         """The layers for people: "2", or "2 both ways"."""
         return f"{self.layers} both ways" if self.directions == 2 else str(self.layers)
+
+
+class OneLayer(NamedTuple):
+    """The same of one layer in one direction, which is no module's."""
+
+    cell: Cell
+    input_size: int
+    hidden_size: int
+    output_size: int
+    bias: bool
+    projected: bool
+    state_sizes: tuple[int, ...]
+    layers: int = 1
+    directions: int = 1

@@ -28,7 +28,7 @@ from bppsa_lightning.divided import (
 )  # fmt: skip
 from bppsa_lightning.ops.log import record_scan
 from bppsa_lightning.ranks import Exchange, Spans, span_of, summed, whole_of
-from bppsa_lightning.recurrent.config import RecurrentConfig
+from bppsa_lightning.recurrent.config import OneLayer, RecurrentConfig
 from bppsa_lightning.recurrent.engines import LayerEngine, PytorchEngine
 from bppsa_lightning.recurrent.in_place import KernelsInPlace
 from bppsa_lightning.recurrent.kernel_walk import KernelWalk, WindowsWalk
@@ -59,15 +59,17 @@ class DividedLayer:
 
     Attributes:
         exchange: the way to the other ranks, and what went over it.
+        looks: whether to look if ranks may all begin at once.
         ways, reports: of each layer and direction, how it was walked last.
     """
 
     def __init__(
-        self, config: RecurrentConfig, name: str, group: dist.ProcessGroup, sharded: bool,
-        alike: bool = False,
+        self, config: RecurrentConfig | OneLayer, name: str, group: dist.ProcessGroup,
+        sharded: bool, alike: bool = False,
     ) -> None:  # fmt: skip
         self._config, self.sharded, self._alike = config, sharded, alike
         self.exchange = Exchange(group, name)
+        self.looks = True
         self._memories: dict[int, RankMemory] = {}
         self._loaded: dict[int, dict[str, Any]] = {}
         self.ways: dict[int, Way] = {}
@@ -125,6 +127,13 @@ class DividedLayer:
         own = span_of(self.exchange, self.spans, x)
         output, *last = self._scan(own, states, weights, reverse, place, algorithm)
         return whole_of(self.exchange, self.spans, output), *last
+
+    def span_scan(
+        self, x: Tensor, states: Tensors, weights: Tensors, reverse: bool, algorithm: str
+    ) -> tuple[Tensor, ...]:
+        """One direction of one layer, of this rank's span: its output, and the last states."""
+        self._begin(x, algorithm)
+        return self._scan(x, states, weights, reverse, 0, algorithm)
 
     def _shared(
         self, x: Tensor, states: Tensors, weights: Tensors
@@ -223,7 +232,7 @@ class DividedLayer:
         memory = self._memories.setdefault(place, RankMemory())
         if place in self._loaded:
             memory.load_state_dict(self._loaded.pop(place), xs[0].device)
-        may_meet = algorithm in ("auto", planner.SPECULATIVE)
+        may_meet = self.looks and algorithm in ("auto", planner.SPECULATIVE)
         if not may_meet or exchange.size == 1 or not B:
             return otherwise
         return memory.way(exchange, engine, xs, state, lengths, otherwise)

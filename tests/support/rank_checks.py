@@ -196,6 +196,35 @@ def autocast(rank, P):
         assert relative_error(ours, theirs) < 1e-2 and relative_error(of_ours, of_theirs) < 1e-4
 
 
+def operators(rank, P):
+    """One layer in one direction, without a module: as one process has it."""
+    for kind, op in ((nn.RNN, bl.ops.rnn), (nn.GRU, bl.ops.gru), (nn.LSTM, bl.ops.lstm)):
+        for algorithm in ("auto", "linear", "blelloch", "speculative"):
+            for reverse, lengths in ((False, [40] * P), (True, [3] * (P - 1) + [0])):
+                torch.manual_seed(0)
+                stock = kind(2, 5).double()
+                x = torch.randn(sum(lengths), 3, 2, dtype=torch.float64)
+                weights = [p.detach().clone().requires_grad_() for p in stock.parameters()]
+                own = x[Spans(lengths).of(rank)].clone().requires_grad_()
+                x.requires_grad_()
+                zeros = [None] * (2 if kind is nn.LSTM else 1)
+                output, *last = op(
+                    own, *zeros, *weights, algorithm=algorithm, reverse=reverse, group=group()
+                )
+                wanted, wanted_last = stock(x.flip(0) if reverse else x)
+                wanted = wanted.flip(0) if reverse else wanted
+                wanted_last = wanted_last if kind is nn.LSTM else (wanted_last,)
+                assert relative_error(output, wanted[Spans(lengths).of(rank)]) < 1e-12
+                for have, want in zip(last, wanted_last, strict=True):
+                    assert relative_error(have, want[0]) < 1e-12
+                (output.pow(2).sum() + last[0].sum()).backward()
+                (wanted.pow(2).sum() + wanted_last[0].sum()).backward()
+                assert relative_error(own.grad, x.grad[Spans(lengths).of(rank)]) < 1e-10
+                for have, want in zip(weights, stock.parameters(), strict=True):
+                    dist.all_reduce(have.grad)
+                    assert relative_error(have.grad, want.grad) < 1e-10
+
+
 def threads(rank, P):
     """Gloo's threads do not take the core from whoever works on it (`_gloo`)."""
     fresh = dist.new_group()
