@@ -51,6 +51,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "planner": "picks the algorithm",
         "reference": "the maths in plain torch",
         "_library": "loads the compiled code",
+        "_gloo": "its threads, on busy cores",
         "_replacement": "swaps a module's forward",
         "_overridden": "and that of super()",
         "_trees": "both Lightning packages",

@@ -5,6 +5,7 @@ Plain Python: what records say is written without torch and matplotlib.
 
 from experiments.paper.sections import (
     bitstream_rnn,
+    depth_scaling,
     figure10,
     gpu_sweep,
     grid,
@@ -33,6 +34,7 @@ SECTIONS = (
     scan_pictures.SECTION,
     workers.SECTION,
     scaling.SECTION,
+    depth_scaling.SECTION,
     pruned_vgg11.SECTION,
     grid.SECTION,
     newton.SECTION,

@@ -57,8 +57,8 @@ def text(records: Records) -> str:
         "nothing is exchanged.",
         measured(found),
         "Two cores are all there is: what the processes say to each other is said by threads that "
-        "want a core as well, some 10 ms a step here. That is little beside long spans, and more "
-        "than a third of a step over 100,000 steps of one small sample.",
+        "want a core as well, some milliseconds a step here. That is little beside long spans, "
+        "and about a fifth of a step over 100,000 steps of one small sample.",
         "Simulated beyond, with the costs of steps, compositions and messages measured here; "
         "nothing fades in it but for the speculative way. Strong scaling:",
         simulated(found, "strong"),
@@ -90,7 +90,7 @@ def at_a_glance(records: Records) -> str:
 SECTION = Section(
     name="scaling",
     title="A chain over many devices",
-    minutes=3,
+    minutes=8,
     paper="With n devices that hold n parts of a model, back-propagation takes Θ(n) steps, and the "
     "scan Θ(log n).",
     claim="Θ(log n) instead of Θ(n) over n devices",
