@@ -141,47 +141,40 @@ class DividedStack:
             _set_generator(state)
         return entering
 
-    def sizes(self, entering: Tensor, leaving: Tensor) -> list[int]:
-        """N before each rank's layers, and behind the last one's."""
-        own = torch.tensor(
-            [math.prod(entering.shape[1:]), math.prod(leaving.shape[1:])], device=entering.device
-        )
-        found = self.exchange.gather(own).cpu()
-        return [*found[:, 0].tolist(), int(found[-1, 1])]
-
     # Backward
 
-    def relayed(self, grad: Tensor, sizes: Sequence[int], walk: Walk) -> list[Tensor]:
+    def relayed(self, grad: Tensor, leaving: int, walk: Walk) -> list[Tensor]:
         """This rank's gradients, from what is passed on to it.
 
         Args:
-            grad: (B, N) behind the whole run, read on the last rank. sizes: N before each rank's
-                layers, and behind the last one's. walk: this rank's layers back.
+            grad: (B, N) behind the whole run, read on the last rank. leaving: N behind this rank's
+                layers. walk: this rank's layers back.
         """
-        nothing = grad.new_zeros(len(grad), sizes[self.exchange.rank + 1])
+        nothing = grad.new_zeros(len(grad), leaving)
         grads: list[Tensor]
         grads, _ = ranks.relay(self.exchange, nothing, self._pull(grad, walk))
         return grads
 
     def scanned(
-        self, run: int, grad: Tensor, sizes: Sequence[int], scan: Callable[[], LayerScan],
-        steps: Sequence[Step], walk: Walk, limits: Limits,
+        self, run: int, grad: Tensor, entering: int, leaving: int,
+        scan: Callable[[], LayerScan], steps: Sequence[Step], walk: Walk, limits: Limits,
     ) -> list[Tensor]:  # fmt: skip
         """This rank's gradients, by products of the Jacobians of all ranks' layers.
 
         Args:
-            run: the position of its first layer. grad, sizes, walk: as of `relayed`.
-            scan: plans this rank's product. steps: its layers. limits: of all products.
+            run: the position of its first layer. grad, leaving, walk: as of `relayed`.
+            entering: N before this rank's layers. scan: plans their product. steps: of them.
+            limits: of all products.
         """
         exchange = self.exchange
         r, B = exchange.rank, grad.shape[0]
-        own = self._own_product(scan, steps, sizes, grad) if self._is_inner else None
-        products = self._planned(run, own, limits, grad.device)
+        own = self._own_product(scan, steps, entering, grad) if self._is_inner else None
+        products, sizes = self._planned(run, own, entering, limits, grad.device)
         if isinstance(products, str):
             self.passed_on = products
-            return self.relayed(grad, sizes, walk)
+            return self.relayed(grad, leaving, walk)
         self.passed_on = None
-        behind = grad.new_zeros(B, sizes[r + 1])
+        behind = grad.new_zeros(B, leaving)
         found: list[list[Tensor]] = []
 
         def pull(reached: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -209,11 +202,9 @@ class DividedStack:
         return not self.exchange.is_first and not self.exchange.is_last
 
     def _own_product(
-        self, scan: Callable[[], LayerScan], steps: Sequence[Step], sizes: Sequence[int],
-        like: Tensor,
-    ) -> _Product:  # fmt: skip
+        self, scan: Callable[[], LayerScan], steps: Sequence[Step], N: int, like: Tensor
+    ) -> _Product:
         if not steps:  # nothing happens to a gradient
-            N = sizes[self.exchange.rank]
             ones = Step(lambda g: g, lambda: like.new_ones(N))
             return _Product(("nothing", N), (Pattern.diagonal(N),), [ones])
         plan = scan()
@@ -223,18 +214,22 @@ class DividedStack:
         return _Product(plan, composition.factors, plan.composed(steps))
 
     def _planned(
-        self, run: int, own: _Product | None, limits: Limits, device: torch.device
-    ) -> RankProducts | str:
-        """The products of this run, planned anew if any rank's own one looks another way."""
+        self, run: int, own: _Product | None, entering: int, limits: Limits, device: torch.device
+    ) -> tuple[RankProducts | str, list[int]]:
+        """The products of this run, and N before each rank's layers.
+
+        Products are planned anew if any rank's own one looks another way.
+        """
         known = None if own is None else own.known(self._sent.get(run))
         changed = run not in self._products or self._sent[run] != known
-        if any(self.exchange.most([float(changed)], device)):
+        found_on = self.exchange.gather(torch.tensor([int(changed), entering], device=device)).cpu()
+        if found_on[:, 0].any():
             self._sent[run] = known
             of_ranks: list[Any] = [None] * self.exchange.size
             found = None if own is None or known is None else own.shown(known)
             dist.all_gather_object(of_ranks, found, self.exchange.group)
             self._products[run] = self._plan(of_ranks, limits, device)
-        return self._products[run]
+        return self._products[run], found_on[:, 1].tolist()
 
     def _plan(
         self, of_ranks: Sequence[Any], limits: Limits, device: torch.device

@@ -5,6 +5,7 @@ n layers of this rank, B samples, N numbers a sample.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -49,9 +50,9 @@ class RankRunFunction(torch.autograd.Function):
         entering, output = divided.forward(x, layers, call.random)
         y, ctx.layers, saved, largest = found
         ctx.call, ctx.of_x, ctx.leaving = call, x.shape, y.shape
-        ctx.sizes = divided.sizes(entering, y)
         ctx.save_for_backward(entering, *saved)
-        ctx.shape = (len(ctx.layers), entering.shape[0], max(largest, *ctx.sizes))
+        largest = max(largest, math.prod(y.shape[1:]))
+        ctx.shape = (len(ctx.layers), entering.shape[0], largest)
         run.chain.record_run(ctx.shape, x.device, run.plan)
         return output.view_as(output) if output is x else output
 
@@ -72,13 +73,14 @@ class RankRunFunction(torch.autograd.Function):
             return run.chain.scan_of(run.first, layers, calls, len(layers))  # type: ignore[no-any-return]
 
         given = grad if exchange.is_last else grad.new_empty(B, 0)
-        given = given.reshape(B, ctx.sizes[-1] if exchange.is_last else 0)
+        into, out = math.prod(entering.shape[1:]), math.prod(ctx.leaving[1:])
+        given = given.reshape(B, out if exchange.is_last else 0)
         if run.plan.algorithm == "blelloch":
             limits = Limits(run.chain.budget, entering.dtype, B)
             steps = steps_of(layers, calls)
-            grads = divided.scanned(call.place, given, ctx.sizes, scan, steps, walk, limits)
+            grads = divided.scanned(call.place, given, into, out, scan, steps, walk, limits)
         else:
-            grads = divided.relayed(given, ctx.sizes, walk)
+            grads = divided.relayed(given, out, walk)
         record_scan(run.chain.cell, ctx.shape, run.plan)
         needs_x, *needs = ctx.needs_input_grad[1:]
         of_parameters = gradients_of(layers, calls, grads[1:], needs)

@@ -84,7 +84,7 @@ class SparseMaps:
 
     Args:
         products: as planned.
-        like: a tensor of the call's dtype, on its device. sizes: N behind each rank's layers.
+        like: a tensor of the call's dtype, on its device. entering: N before each rank's layers.
         B: samples.
     """
 
