@@ -180,7 +180,7 @@ class DividedStack:
         def pull(reached: Tensor) -> tuple[list[Tensor], Tensor]:
             if not found:  # (the last rank has walked already)
                 found.append(walk(grad if exchange.is_last else reached))
-            return found[0], found[0][0].reshape(B, -1)
+            return found[0], found[0][0].flatten(1)
 
         own_map = None
         if exchange.is_last:
@@ -193,7 +193,7 @@ class DividedStack:
     def _pull(self, grad: Tensor, walk: Walk) -> Callable[[Tensor], tuple[list[Tensor], Tensor]]:
         def pull(reached: Tensor) -> tuple[list[Tensor], Tensor]:
             grads = walk(grad if self.exchange.is_last else reached)
-            return grads, grads[0].reshape(len(grad), -1)
+            return grads, grads[0].flatten(1)
 
         return pull
 

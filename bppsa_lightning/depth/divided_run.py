@@ -75,7 +75,7 @@ class RankRunFunction(torch.autograd.Function):
         given = grad if exchange.is_last else grad.new_empty(B, 0)
         into, out = math.prod(entering.shape[1:]), math.prod(ctx.leaving[1:])
         given = given.reshape(B, out if exchange.is_last else 0)
-        if run.plan.algorithm == "blelloch":
+        if run.plan.algorithm == "blelloch" and B:
             limits = Limits(run.chain.budget, entering.dtype, B)
             steps = steps_of(layers, calls)
             grads = divided.scanned(call.place, given, into, out, scan, steps, walk, limits)

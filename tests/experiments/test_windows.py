@@ -9,7 +9,8 @@ import torch
 
 import bppsa_lightning as bl
 from experiments import recording
-from experiments.benchmarks import windows, windows_auto
+from experiments.benchmarks import windows, windows_auto, windows_jax
+from experiments.benchmarks.recurrent_cases import Case, pair
 
 ROOT = Path(__file__).parent.parent.parent
 NAMES = ("LayerNormLSTM", "GRUD", "RITS", "AUGRU", "SRU", "Pendulum")
@@ -41,6 +42,25 @@ def test_the_benchmark_of_what_is_chosen(monkeypatch, tmp_path, capsys):
     assert row["best"] in windows_auto.FIXED and row["auto_over_best"] > 0
     assert all(row["over_walk"]["auto"]["all"] > 0 for row in record["never"])
     assert "LSTM 4, 3000 steps, never meets" in capsys.readouterr().out
+
+
+def test_the_benchmark_beside_jax(monkeypatch, tmp_path, capsys):
+    """JAX is not installed here: a step of PyTorch's takes its place."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(windows_jax, "CASES", (Case("GRU", 1, 2000, 4),))
+    monkeypatch.setattr(windows_jax.recurrent_jax, "step_of", lambda case: {})
+    with pytest.raises(SystemExit, match="pip install jax"):
+        windows_jax.main([])
+
+    def stock(case):
+        step = pair(case, torch.device("cpu"))[1]
+        return {"jax": lambda: {"both": sum(step().values())}}
+
+    monkeypatch.setattr(windows_jax.recurrent_jax, "step_of", stock)
+    windows_jax.main(["--seconds", "0"])
+    [row] = json.loads((tmp_path / "runs/records/windows_jax_cpu.json").read_text())["cases"]
+    assert row["gain"] > 0 and row["T"] == 2000
+    assert "GRU (2,000, 1, 4)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("cell", ["RNN", "GRU", "LSTM"])

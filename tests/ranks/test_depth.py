@@ -6,7 +6,7 @@ from support import forked
 SCRIPT = forked.TESTS / "support" / "depth_checks.py"
 CHECKS = (
     "whole", "parts", "rounds", "unsound", "too_large", "masks", "at_random", "refused",
-    "second_backward",
+    "second_backward", "checkpointed", "images",
 )  # fmt: skip
 
 
@@ -16,3 +16,11 @@ def test_ranks(tmp_path, ranks):
     said = forked.run(tmp_path, SCRIPT, ranks, *CHECKS, ranks=ranks, timeout=240)
     for check in CHECKS:
         assert said.count(f"{check}: fine") == ranks
+
+
+def test_a_rank_that_dies(tmp_path):
+    """The others end with an error that names the stack and the rank."""
+    with pytest.raises(
+        AssertionError, match=r"chain: rank [02] waited for .*rank"
+    ):
+        forked.run(tmp_path, SCRIPT, 3, "dies", ranks=3, timeout=60)

@@ -1,14 +1,17 @@
 """Checks of stacks whose layers lie on several ranks: `python depth_checks.py RANKS CHECK …`."""
 
 import copy
+import os
 import pickle
 import random
+import signal
 import sys
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import prune
+from torch.utils.checkpoint import checkpoint
 
 import bppsa_lightning as bl
 from bppsa_lightning._replacement import replacement_of
@@ -222,6 +225,52 @@ def second_backward(rank, P):
     once = model[0].weight.grad.clone()
     loss.backward()
     assert relative_error(model[0].weight.grad, 2 * once) < 1e-12
+
+
+def checkpointed(rank, P):
+    """Walked again in the backward, by all ranks."""
+    for algorithm in ALGORITHMS:
+        stock, ours = made(mlp), divided(made(mlp), algorithm)
+        x = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+        wanted = gradients(stock, x)
+        again = nn.Module()
+        again.forward = lambda x, ours=ours: checkpoint(ours, x, use_reentrant=False)
+        again.named_parameters = ours.named_parameters
+        assert_same(gradients(again, x), wanted, 1e-10)
+
+
+def images(rank, P):
+    """A part of a convolutional network on each rank, and a batch of none."""
+    make, shape = MODELS["lenet"]
+    stock = made(make)
+    own = Spans.equal(len(stock), P).of(rank)
+    mine = divided(copy.deepcopy(stock[own]), "blelloch", sharded=True)
+    for B in (3, 0, 2):
+        x = torch.randn(
+            B, *shape[1:], dtype=torch.float64, generator=torch.Generator().manual_seed(3)
+        )
+        for model in (mine, stock):
+            model.zero_grad()
+            y = model(x)
+            (y.pow(2).sum() if y.dim() else y).backward()
+        if rank == P - 1:
+            assert (
+                relative_error(
+                    y.detach() if B else torch.zeros(1), stock(x) if B else torch.zeros(1)
+                )
+                < 1e-10
+            )
+        for p, q in zip(mine.parameters(), stock[own].parameters()):
+            assert p.grad.shape == q.grad.shape
+            assert relative_error(p.grad, q.grad) < 1e-10 if B else not p.grad.any()
+
+
+def dies(rank, P):
+    model = divided(made(mlp), "blelloch")
+    for _ in range(200):
+        model(torch.randn(2, 6, dtype=torch.float64)).sum().backward()
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main():

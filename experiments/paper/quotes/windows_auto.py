@@ -1,11 +1,11 @@
-"""What "auto" makes of one long sequence: beside fixed choices, and without windows."""
+"""What "auto" makes of one long sequence: beside fixed choices, without windows, and beside JAX."""
 
 from statistics import median
 
 from experiments.paper.quotes.wording import source
 from experiments.recording import markdown, read
 
-NAME = "windows_auto_cpu"
+NAME, JAX = "windows_auto_cpu", "windows_jax_cpu"
 
 
 def chosen(records: str) -> str:
@@ -44,4 +44,15 @@ def never(records: str) -> str:
     return markdown(head, rows)
 
 
-BLOCKS = {"windows_auto": chosen, "windows_never": never}
+def jax(records: str) -> str:
+    """Beside a jitted jax.lax.scan."""
+    record = read(JAX)
+    gains = ", ".join(f"{row['cell']} {row['gain']:.0f} times" for row in record["cases"])
+    row = record["cases"][0]
+    return (
+        f"({row['T']:,}, {row['B']}, {row['H']}), forward and backward, as fast as "
+        f"`jax.jit` of a `jax.lax.scan`: {gains}. {source(records, JAX, record)}"
+    )
+
+
+BLOCKS = {"windows_auto": chosen, "windows_never": never, "windows_jax": jax}
