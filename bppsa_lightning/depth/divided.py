@@ -89,7 +89,7 @@ class DividedStack:
             self._calls, FLOATS.index(x.dtype), int(torch.is_grad_enabled()),
             int(algorithm == "blelloch"), *own, int(differentiated),
         ]  # fmt: skip
-        found = self.exchange.agree(brought, _BROUGHT, x.device)
+        found, _ = self.exchange.agree(brought, _BROUGHT, x.device)
         return bool(found[:, -1].any())
 
     def layers_of(self, modules: Sequence[nn.Module], first: int, x: Tensor) -> slice:

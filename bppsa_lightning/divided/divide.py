@@ -42,7 +42,8 @@ class Division:
     """One call: what walks this rank's span, and the others.
 
     Attributes:
-        begun: called when a backward begins.
+        begun: called when a backward begins. before: the steps of xs before this rank's span, if
+            they are here; all ranks have theirs, or none has.
         ys, xs, states: how many there are. keep: whether a backward may follow.
         engine: of a step's tensors. start: walks the span by it.
         like: ys of one step, (1, ...) each, for a rank that holds none.
@@ -55,6 +56,7 @@ class Division:
     like: Sequence[Tensor]
     report: Report = field(default_factory=Report)
     begun: Callable[[], None] | None = None
+    before: Tensor | None = None
     ys: int = 0
     xs: int = 0
     states: int = 0
@@ -83,9 +85,11 @@ class Division:
             groups = 1 if way.backward != "relay" else way.groups
             return states.relay(self.exchange, start, xs, state, groups, keep, wanted)
         assert way.levels is not None
+        before = None if self.before is None else [self.before]
         return states.meet(
-            self.exchange, self.engine, start, xs, state, way.warm, way.levels, keep, wanted, report
-        )
+            self.exchange, self.engine, start, xs, state, way.warm, way.levels, keep, wanted,
+            report, before,
+        )  # fmt: skip
 
     def _start(
         self, xs: Leaves, state: Leaves, tail: int, keep: bool, wanted: Sequence[bool]

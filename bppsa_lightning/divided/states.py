@@ -76,19 +76,22 @@ def groups_of(B: int, groups: int) -> list[slice]:
 def meet(
     exchange: Exchange, engine: Engine, start: Start, xs: Leaves, state: Leaves, warm: int,
     levels: Levels, keep: bool, wanted: Sequence[bool], report: Report,
+    before: Leaves | None = None,
 ) -> tuple[list[Walk], list[Tensor]]:  # fmt: skip
     """The walk of all samples, once every rank's first state is the last one of the rank before.
 
     Args:
         warm: steps that a rank warms up for, no more than any rank holds.
         levels: what counts as met.
+        before: the steps of xs before this rank's, where no rank has to ask for them.
 
     Returns:
         As `relay`.
     """
     first = list(state)
-    before = exchange.pass_on([x[-warm:] for x in xs], [x[:warm] for x in xs])
-    if before is not None:
+    if before is None:
+        before = exchange.pass_on([x[-warm:] for x in xs], [x[:warm] for x in xs])
+    if before is not None and not exchange.is_first:
         with torch.no_grad():
             first = [s.detach() for s in engine(before, [torch.zeros_like(s) for s in state])[1]]
     report.warm = warm

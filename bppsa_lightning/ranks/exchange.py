@@ -175,16 +175,29 @@ class Exchange:
         found: list[float] = tensor.tolist()
         return found
 
-    def agree(self, numbers: Sequence[int], what: Sequence[str], device: torch.device) -> Tensor:
+    def agree(
+        self, numbers: Sequence[int], what: Sequence[str], device: torch.device,
+        beside: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """The numbers of all ranks, (P, n), which have to be the same where `what` names them.
 
         Args:
             what: of each number, its name, or "" where ranks may differ.
+            beside: bytes (n,) that go with them, as many on all ranks.
+
+        Returns:
+            The numbers, on the CPU; and all ranks' `beside`, (P, n), on its device.
 
         Raises:
             ValueError: names the layer, the ranks and both values. Every rank raises it.
         """
-        all_of_them = self.gather(torch.tensor(numbers, device=device)).cpu()
+        own = torch.tensor(numbers, device=device)
+        if beside is not None:
+            both = self.gather(torch.cat([own.view(torch.uint8), beside]))
+            all_of_them = both[:, : own.nbytes].contiguous().view(torch.int64).cpu()
+            beside = both[:, own.nbytes :]
+        else:
+            all_of_them = self.gather(own).cpu()
         for n, name in enumerate(what):
             values = all_of_them[:, n].tolist()
             for rank, value in enumerate(values):
@@ -194,7 +207,7 @@ class Exchange:
                         f"{name} = {value}, rank {self._shown(0)} {values[0]}; wanted the same "
                         f"of all"
                     )
-        return all_of_them
+        return all_of_them, beside
 
     def seconds(self, device: torch.device) -> tuple[float, float]:
         """What a round takes, and each byte in it more: as measured, or as is usual.

@@ -29,6 +29,7 @@ from bppsa_lightning.divided import (
 from bppsa_lightning.ops.log import record_scan
 from bppsa_lightning.ranks import Exchange, Spans, span_of, summed, whole_of
 from bppsa_lightning.recurrent.config import OneLayer, RecurrentConfig
+from bppsa_lightning.recurrent.end_of_span import EndOfSpan
 from bppsa_lightning.recurrent.engines import LayerEngine, PytorchEngine
 from bppsa_lightning.recurrent.in_place import KernelsInPlace
 from bppsa_lightning.recurrent.kernel_walk import KernelWalk, WindowsWalk
@@ -43,7 +44,7 @@ _DTYPES = (torch.float32, torch.float64)
 _BROUGHT = (
     "", "the number of the call", "its batch", "its features", "its dtype", "whether gradients "
     "are wanted", "its algorithm", "its steps in all", 
-    "the state of its random numbers (a hash)",
+    "the state of its random numbers (a hash)", "",
 )  # fmt: skip
 
 
@@ -80,6 +81,8 @@ class DividedLayer:
         self._chosen: dict[Any, Way] = {}
         self._of_size: dict[Any, Way] = {}
         self._cuts: dict[Any, Cut | None] = {}  # of a rank's span into windows
+        self._end_of_span = EndOfSpan()
+        self._before: Tensor | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DividedLayer:
         """Of a copied module: over the same ranks, with all to learn."""
@@ -154,9 +157,9 @@ class DividedLayer:
         self._calls, self.batch = self._calls + 1, B
         brought = [
             T, self._calls, B, F, _DTYPES.index(x.dtype), int(torch.is_grad_enabled()),
-            hash_of(algorithm), 0 if self.sharded else T, self._randomness(x),
+            hash_of(algorithm), 0 if self.sharded else T, self._randomness(x), 0,
         ]  # fmt: skip
-        found = self.exchange.agree(brought, _BROUGHT, x.device)
+        found, self._before = self._end_of_span.agreed(self.exchange, brought, _BROUGHT, x)
         P = self.exchange.size
         self.spans = Spans(found[:, 0].tolist()) if self.sharded else Spans.equal(T, P)
 
@@ -208,6 +211,8 @@ class DividedLayer:
         like = [x.new_empty(1, self._config.output_size)]
         start = partial(self._walk, engine, way)
         call = Division(exchange, engine, start, way, like, report, self._log)
+        if place == 0 and self.sharded and not reverse:
+            call.before = self._end_of_span.used(way, x, self._before)
         [output], last = call(xs, state)
         return (output.flip(0) if reverse else output, *last)
 

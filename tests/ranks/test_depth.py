@@ -20,7 +20,5 @@ def test_ranks(tmp_path, ranks):
 
 def test_a_rank_that_dies(tmp_path):
     """The others end with an error that names the stack and the rank."""
-    with pytest.raises(
-        AssertionError, match=r"chain: rank [02] waited for .*rank"
-    ):
+    with pytest.raises(AssertionError, match=r"chain: rank [02] waited for .*rank"):
         forked.run(tmp_path, SCRIPT, 3, "dies", ranks=3, timeout=60)

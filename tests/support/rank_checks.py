@@ -225,6 +225,24 @@ def operators(rank, P):
                     assert relative_error(have.grad, want.grad) < 1e-10
 
 
+def ends_of_spans(rank, P):
+    """What the next rank warms up on comes with the first message, once it is known how much."""
+    for batches in ([2, 2, 2], [2, 3, 3], [2, 2, 1]):
+        layer, alone = attached(nn.GRU, "speculative", sharded=True), attached(nn.GRU, "linear")
+        bl.detach(alone)
+        counts = replacement_of(layer, bl.Chain).divided.exchange.counts
+        own, rounds = Spans.equal(300 * P, P).of(rank), []
+        for k, B in enumerate(batches):
+            data = torch.Generator().manual_seed(k)
+            x = torch.randn(300 * P, B, 2, dtype=torch.float64, generator=data)
+            before = counts.rounds
+            output, _ = layer(x[own])
+            rounds.append(counts.rounds - before)
+            assert relative_error(output, alone(x)[0][own]) < 1e-12
+        asked = [1, *(int(a != b) for a, b in zip(batches, batches[1:]))]
+        assert rounds == asked, rounds
+
+
 def threads(rank, P):
     """Gloo's threads do not take the core from whoever works on it (`_gloo`)."""
     fresh = dist.new_group()
