@@ -31,6 +31,8 @@ LONG = (
 )
 # Whole trainings in processes of their own, sound and pictures, kernels compiled for an emulator.
 SLOW = (
+    "test_site.py",
+    "test_site_in_browser.py",
     "calibration/test_cuda.py",
     "csrc/test_emulation.py",
     "csrc/test_emulation_jacobians.py",
