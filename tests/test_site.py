@@ -1,4 +1,4 @@
-"""The documentation site: built offline and strictly, linked, complete, and as a browser shows it."""
+"""The documentation site: built offline and strictly, linked, complete."""
 
 import re
 import shutil
