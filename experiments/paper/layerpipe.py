@@ -31,11 +31,11 @@ from bppsa_lightning.layerpipe.costs import LayerCost, Product, costs_of, macs, 
 from bppsa_lightning.layerpipe.networks import NETWORKS
 from bppsa_lightning.layerpipe.pipedream import interval, partition, replicated
 from bppsa_lightning.layerpipe.simulator import Simulation
-from experiments import recording
+from experiments import recording, style
 
 PAPER = (7, 8, 9)  # processors
 BATCH, TIMED_BATCH = 32, 4
-COLOURS = {"F": "#7aa6d8", "D": "#e8a04c", "G": "#9bc17b"}
+COLOURS = {"F": style.SKY, "D": style.ORANGE, "G": style.GREEN}
 NAMES = {"F": "F, forward", "D": "D, gradient of the input", "G": "G, gradient of the weights"}
 
 
@@ -121,8 +121,9 @@ def summary(rows: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]
     }
 
 
-def draw(found: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
+def draw(record: dict[str, Any], path: Path) -> None:
     """A panel for each network, a line for each cost model."""
+    found = record["rows"]
     figure, axes = recording.pyplot().subplots(2, 4, figsize=(13, 6), sharex=True, sharey=True)
     for axis, network in zip(axes.flat, NETWORKS, strict=False):
         axis.axvspan(6.5, 9.5, color="0.93", zorder=0)
@@ -140,7 +141,7 @@ def draw(found: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
         "LayerPipe over PipeDream, ratio of the busiest processor's loads (grey: 7 to 9 processors)"
     )
     figure.tight_layout()
-    recording.save_figure(figure, path)
+    recording.save_figure(figure, path, record["environment"])
 
 
 def draw_schedules(path: Path, processors: int = 4, batches: int = 9) -> None:
@@ -173,7 +174,7 @@ def draw_schedules(path: Path, processors: int = 4, batches: int = 9) -> None:
     boxes = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
     figure.legend(boxes, NAMES.values(), ncols=3, frameon=False, loc="upper right")
     figure.tight_layout()
-    recording.save_figure(figure, path)
+    recording.save_figure(figure, path, note="simulated, of seven layers made up for it")
 
 
 def _gantt(axis: Any, run: Simulation, end: float) -> None:
@@ -211,8 +212,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{name}, 7 to 9 processors: {said}")
     path = recording.folder(asked.record) / "layerpipe_model.json"
     settings = {"batch": BATCH, "timed_batch": TIMED_BATCH}
-    recording.write(path, {"settings": settings, "summary": summaries, "rows": found})
-    draw(found, path.with_suffix(".png"))
+    record = recording.write(path, {"settings": settings, "summary": summaries, "rows": found})
+    draw(record, path.with_suffix(".png"))
     draw_schedules(path.with_name("layerpipe_schedules.png"))
     print(f"record: {path}, .png, layerpipe_schedules.png")
 
