@@ -26,6 +26,7 @@ SETTINGS: dict[str, Any] = {
     "font.size": 10,
     "figure.titlesize": 12,
     "axes.titlesize": 11,
+    "axes.prop_cycle": f"cycler('color', {[BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK]})",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
@@ -49,6 +50,9 @@ def caption(figure: "Figure", text: str) -> None:
     """
     figure.draw_without_rendering()  # so that all is where it will be
     figure.set_layout_engine("none")
+    for legend in figure.legends:
+        if legend.get_bbox_to_anchor() is figure.bbox:  # which becomes what is saved
+            legend.set_bbox_to_anchor((0, 0, 1, 1), figure.transFigure)
     box = figure.get_tightbbox()  # inches
     width, height = figure.get_size_inches()
     figure.text(box.x0 / width, (box.y0 - 0.08) / height, text, fontsize=8, color="0.35", va="top")

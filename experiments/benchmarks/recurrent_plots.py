@@ -141,7 +141,7 @@ def _bars(rows: Sequence[Row]) -> Any:
     sizes = sorted({size(row) for row in rows}, reverse=True)
     height = 0.8 / len(cells)
     figure, axis = recording.pyplot().subplots(
-        figsize=(9, 1.6 + 0.26 * len(sizes) * len(cells)), layout="constrained"
+        figsize=(9, 1.4 + 0.2 * len(sizes) * len(cells)), layout="constrained"
     )
     for place, cell in enumerate(cells):
         colour, _ = style.CELLS[cell]
