@@ -44,6 +44,7 @@ SLOW = (
     "experiments/test_bitstream_rnn.py",
     "experiments/test_irmas_gru.py",
     "experiments/test_pruned.py",
+    "experiments/test_redraw.py",
     "experiments/test_scan_pictures.py",
     "experiments/test_sweep.py",
     "experiments/test_wandb.py",
