@@ -4,6 +4,8 @@
 #   make test      all tests (those that need a GPU say so when they skip)
 #   make quick     every idea once, in less than a minute on two cores
 #   make lint      format, lint, types
+#   make docs      the documentation site, into build/site
+#   make pictures  all pictures of experiments/records again, from the records
 #   make benchmark measures against stock PyTorch, writes experiments/records
 #   make figures   the paper's figures, quick, into runs/figures; figures-full: some 5 hours, the
 #                  paper's schedules, into experiments/records
@@ -22,7 +24,8 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 EXPERIMENT := $(BIN)/python -m experiments
 SOURCES := pyproject.toml $(shell find csrc -type f) datasets/__init__.py
 
-.PHONY: train test quick lint lint-python lint-types lint-cpp format benchmark third-party figures figures-full gpu \
+.PHONY: train test quick lint lint-python lint-types lint-cpp format docs benchmark third-party figures figures-full \
+  pictures gpu \
   gpu-day gpu-offline gpu-build gpu-test gpu-sanitize gpu-sanitize-sync gpu-benchmark build develop clean
 .DELETE_ON_ERROR:
 
@@ -56,9 +59,9 @@ $(VENV)/.built: $(VENV)/.packages $(SOURCES)
 	@$(PIP) install -c constraints.txt "bppsa-lightning[experiments]" $(call SHOW,experiments)
 	@touch $@
 
-# What only tests, lint and audio need.
+# What only tests, lint, audio and the site need.
 $(VENV)/.developed: $(VENV)/.built constraints.txt
-	@$(PIP) install -c constraints.txt "bppsa-lightning[audio,test,lint,vision]" $(call SHOW,develop)
+	@$(PIP) install -c constraints.txt "bppsa-lightning[audio,test,lint,vision,docs]" $(call SHOW,develop)
 	@touch $@
 
 train: build
@@ -88,6 +91,10 @@ format: develop
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh')
 
+docs: develop
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml
+	@echo "The site: build/site/index.html; to search in it, \"$(BIN)/python -m http.server --directory build/site\"."
+
 benchmark: develop
 	$(EXPERIMENT).benchmarks.recurrent_cpu --record
 	$(EXPERIMENT).benchmarks.recurrent_cpu --grid --seconds 0.25 --record
@@ -106,6 +113,9 @@ figures: develop
 
 figures-full: develop
 	$(EXPERIMENT).paper.run_all --full
+
+pictures: develop
+	$(EXPERIMENT).redraw
 
 # On a machine with a GPU. `make gpu` takes .venv as it is; `make gpu-offline` and `make gpu-day`
 # need nothing but Python with torch, lightning, pytest and hypothesis, CMake, ninja and nvcc, and no

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from experiments import style
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -84,9 +86,11 @@ def read(name: str, folder: Path | None = None) -> dict[str, Any]:
     return json.loads(((folder or RECORDS) / f"{name}.json").read_text())
 
 
-def write(path: Path, results: dict[str, Any]) -> None:
-    """Writes {"environment": …, **results} to `path` by rename."""
-    write_text(path, json.dumps({"environment": environment(), **results}, indent=1) + "\n")
+def write(path: Path, results: dict[str, Any]) -> dict[str, Any]:
+    """Writes {"environment": …, **results} to `path` by rename, and returns it."""
+    record = {"environment": environment(), **results}
+    write_text(path, json.dumps(record, indent=1) + "\n")
+    return record
 
 
 def write_text(path: Path, text: str) -> None:
@@ -96,19 +100,43 @@ def write_text(path: Path, text: str) -> None:
 
 
 def pyplot() -> ModuleType:
-    """matplotlib.pyplot without a display; imported late, as measuring alone needs none of it."""
+    """matplotlib.pyplot without a display, in the style of all figures (style.py).
+
+    Imported late, as measuring alone needs none of it.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams.update(style.SETTINGS)
     from matplotlib import pyplot
 
     return pyplot
 
 
-def save_figure(figure: "Figure", path: Path, dpi: int = 110) -> None:
-    """Writes a figure to `path` by rename, in the format of its suffix, and closes it."""
-    with _beside(path) as file:
-        figure.savefig(file, dpi=dpi)
+def save_figure(
+    figure: "Figure", path: Path, measured: dict[str, Any] | None = None, note: str = "",
+    dpi: int = style.DPI,
+) -> None:  # fmt: skip
+    """Writes a figure to `path`, a .png, and as .svg beside it, each by rename, and closes it.
+
+    Args:
+        figure: any; what is below or beside its area is in the files, too.
+        path: of the .png.
+        measured: the "environment" of the record that is drawn, for the caption; None if nothing
+            was measured.
+        note: a sentence of the caption.
+        dpi: dots an inch, of the .png.
+    """
+    parts = [note] if note else []
+    if measured is not None:
+        parts.append(f"{machine(measured)}; torch {measured['torch']}; {measured['date']}")
+    style.caption(figure, "; ".join(parts))
+    for file in (path, path.with_suffix(".svg")):
+        with _beside(file) as beside:
+            figure.savefig(
+                beside, dpi=dpi, bbox_inches="tight", pad_inches=0.12,
+                metadata=style.METADATA[file.suffix],
+            )  # fmt: skip
     pyplot().close(figure)
 
 

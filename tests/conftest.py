@@ -31,6 +31,8 @@ LONG = (
 )
 # Whole trainings in processes of their own, sound and pictures, kernels compiled for an emulator.
 SLOW = (
+    "test_site.py",
+    "test_site_in_browser.py",
     "calibration/test_cuda.py",
     "csrc/test_emulation.py",
     "csrc/test_emulation_jacobians.py",
@@ -42,6 +44,7 @@ SLOW = (
     "experiments/test_bitstream_rnn.py",
     "experiments/test_irmas_gru.py",
     "experiments/test_pruned.py",
+    "experiments/test_redraw.py",
     "experiments/test_scan_pictures.py",
     "experiments/test_sweep.py",
     "experiments/test_wandb.py",

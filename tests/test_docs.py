@@ -1,5 +1,6 @@
 """README and docs: short, linked, true to the records, to the code and to what snippets print."""
 
+import ast
 import importlib.util
 import json
 import re
@@ -62,6 +63,21 @@ def test_pages_that_messages_name_exist():
         for page, anchor in re.findall(r"docs/(\w+\.md)(?:#([\w-]+))?", file.read_text()):
             text = (ROOT / "docs" / page).read_text()
             assert not anchor or anchor in anchors(text), f"{file.name}: {page}#{anchor}"
+
+
+def test_messages_in_the_table_of_errors_are_said_somewhere():
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    table = re.search(r"### By message\n(.*?)\n## ", text, re.DOTALL).group(1)
+    messages = [re.findall(r"`(.*?)`", row.split("|")[0]) for row in table.split("\n| ")[2:]]
+    said = [
+        node.value
+        for file in (ROOT / "bppsa_lightning").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    assert len(messages) >= 8 and all(messages)
+    for part in (part for message in messages for part in message):
+        assert any(part in text for text in said), part
 
 
 def without_code(text):

@@ -87,7 +87,7 @@ def conv2d_pattern(
         input_size, stride, padding, dilation, groups: as for `conv2d`.
 
     Raises:
-        As `conv2d`.
+        TypeError, ValueError, RuntimeError: as for `conv2d`.
     """
     check_bool("keep", keep)
     _check_shape("keep", keep, _CONV2D)
@@ -212,7 +212,7 @@ def linear(weight: Tensor, keep_zeros: bool = False) -> Tensor:
         torch.sparse_csr (in, out), int32 indices, without gradient.
 
     Raises:
-        As `conv2d`.
+        TypeError, ValueError, RuntimeError: as for `conv2d`.
     """
     return _of_weight(linear_pattern, weight, keep_zeros)
 

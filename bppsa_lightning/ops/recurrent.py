@@ -93,7 +93,7 @@ def gru(
         output (T, B, H) and h_n (B, H), as `rnn`.
 
     Raises:
-        As `rnn`.
+        TypeError, ValueError, RuntimeError: as for `rnn`.
     """
     operands = Operands(x, h0, None, w_ih, w_hh, b_ih, b_hh)
     return _checked_layer("gru", operands, reverse, algorithm, group)[:2]
@@ -124,7 +124,7 @@ def lstm(
         output (T, B, P), h_n (B, P) and c_n (B, H), as `rnn`.
 
     Raises:
-        As `rnn`.
+        TypeError, ValueError, RuntimeError: as for `rnn`.
     """
     operands = Operands(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)
     return _checked_layer("lstm", operands, reverse, algorithm, group)

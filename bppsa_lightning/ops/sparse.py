@@ -66,7 +66,7 @@ def sparse_linear(
         (..., O); of a two-dimensional x, the samples innermost.
 
     Raises:
-        As `sparse_conv2d`.
+        TypeError, ValueError, RuntimeError: as for `sparse_conv2d`.
     """
     check_tensor("x", x)
     _check_pattern(pattern)

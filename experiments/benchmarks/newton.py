@@ -170,8 +170,7 @@ def main(arguments: list[str] | None = None) -> None:
         "one_scan": [scans(T, S, asked.seconds) for S in (*HIDDEN, 2 * HIDDEN[-1])],
     }
     path = recording.folder(asked.record) / "newton_cpu.json"
-    recording.write(path, record)
-    newton_plots.draw(rows, path.with_suffix(".png"))
+    newton_plots.draw(recording.write(path, record), path.with_suffix(".png"))
     print(f"record: {path}, .png")
 
 

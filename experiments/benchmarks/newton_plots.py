@@ -4,17 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments import recording
+from experiments import recording, style
 
-# Safe for colour-blind readers (Okabe, Ito), from the smallest hidden size to the largest.
-COLOURS = ("#e69f00", "#009e73", "#0072b2", "#cc79a7")
+# From the smallest hidden size to the largest.
+COLOURS = (style.ORANGE, style.GREEN, style.BLUE, style.PURPLE)
 # Where both did not converge, the circle is drawn inside the square.
 LINES = {"diagonal": ("--", "s", 8), "newton": ("-", "o", 5)}
 TIMES = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
+def draw(record: dict[str, Any], path: Path) -> None:
     """Writes the picture of a record's rows, of those of the length that most have."""
+    rows = record["rows"]
     lengths = [row["T"] for row in rows]
     rows = [row for row in rows if row["T"] == max(lengths, key=lengths.count)]
     cells = list(dict.fromkeys(row["cell"] for row in rows))
@@ -32,7 +33,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure.suptitle(f"Newton's method over {rows[0]['T']:,} time steps, one sample, float32")
     _legend(figure, sorted({row["H"] for row in rows}))
     figure.tight_layout(rect=(0, 0.07, 1, 1))
-    recording.save_figure(figure, path)
+    recording.save_figure(figure, path, record["environment"])
 
 
 def _each(rows: list[dict[str, Any]]) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:

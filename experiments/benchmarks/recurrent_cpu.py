@@ -71,8 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if not grid:
         results["peak_memory"] = [recurrent_memory.row(cell, CPU) for cell in asked.cells]
-    recording.write(path, results)
-    recurrent_plots.draw(results, path.with_suffix(".png"))
+    recurrent_plots.draw(recording.write(path, results), path.with_suffix(".png"))
     print(f"record: {path}, .png")
 
 

@@ -158,15 +158,15 @@ class Session:
 
     def keep(self, part: str, found: Any) -> None:
         """Writes the record anew, with a part more, and its picture."""
-        self.write(part, found)
-        if "rows" in self.results:
-            recurrent_plots.draw(self.results, self.path.with_suffix(".png"))
+        record = self.write(part, found)
+        if "rows" in record:
+            recurrent_plots.draw(record, self.path.with_suffix(".png"))
         print(f"record: {self.path}, .png")
 
-    def write(self, part: str, found: Any) -> None:
-        """Writes the record anew, with a part more or more of a part."""
+    def write(self, part: str, found: Any) -> dict[str, Any]:
+        """Writes the record anew, with a part more or more of a part, and returns it."""
         self.results[part] = found
-        recording.write(self.path, self.results)
+        return recording.write(self.path, self.results)
 
 
 def measured(

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from experiments import recording
+from experiments import recording, style
 
 # A colour for each kind of task, a line for each cell.
 COLOURS = {
-    "characters": "#0072b2", "adding": "#d55e00", "copy": "#cc79a7", "bitstream": "#009e73",
-    "frames": "#e69f00", "forecast": "#000000",
+    "characters": style.BLUE, "adding": style.VERMILLION, "copy": style.PURPLE,
+    "bitstream": style.GREEN, "frames": style.ORANGE, "forecast": style.BLACK,
 }  # fmt: skip
 LINES = {"rnn": ":", "gru": "--", "lstm": "-"}
 
@@ -39,7 +39,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
         panel.grid(alpha=0.3)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9)
-    recording.save_figure(figure, path)
+    recording.save_figure(figure, path, found["environment"])
 
 
 def _notes(panels: Any, name: str, notes: list[dict[str, Any]]) -> None:

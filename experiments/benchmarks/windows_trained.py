@@ -165,9 +165,9 @@ def main(arguments: list[str] | None = None) -> None:
             [task] = (t for t in TASKS if t.name == name)
             task = replace(task, steps=min(task.steps, asked.steps or task.steps))
             found["tasks"][name] = study(task, asked.seconds)
-        recording.write(path, found)
+        record = recording.write(path, found)
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
-    draw(found, path.with_suffix(".png"))
+    draw(record, path.with_suffix(".png"))
     print(table(found))
     print(f"record: {path}, .png")
 

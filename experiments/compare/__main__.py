@@ -5,15 +5,14 @@
 
 Each run is a process of its own. Writes runs/<experiment>/{bppsa,stock}/ (logs, checkpoints),
 runs/<experiment>/curve.png (loss over steps: the curves should coincide; loss over wall-clock
-time) and summary.json, and prints a table. `--record` keeps picture and summary in
-experiments/records/ too.
+time) and summary.json, and prints a table. `--record` keeps picture, summary and
+curves in experiments/records/ too.
 
 VGG-11 is pruned in both: by `SparseJacobianPruning` under strategy "bppsa", and by Lightning's
 `ModelPruning` under its own strategy.
 """
 
 import argparse
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,17 +29,17 @@ class Comparison:
     Attributes:
         summarise: from both logs to their summary.
         table: from the summary to text.
-        draw: (logs, summary, path, title) to a picture.
+        draw: (curves, summary with its environment, path) to a picture.
         stock_arguments: further ones of stock PyTorch's run.
     """
 
     summarise: Callable[[dict[str, summary.Log]], dict[str, Any]]
     table: Callable[[dict[str, Any]], str]
-    draw: Callable[[dict[str, summary.Log], dict[str, Any], Path, str], None]
+    draw: Callable[[summary.Curves, dict[str, Any], Path], None]
     stock_arguments: tuple[str, ...] = ()
 
 
-CURVES = Comparison(summary.summarise, summary.table, plots.curves)
+CURVES = Comparison(summary.summarise, summary.table, plots.training)
 PRUNED = Comparison(
     pruned.summarise,
     pruned.table,
@@ -71,12 +70,14 @@ def main(arguments: list[str] | None = None) -> None:
         parser().error("--stock-steps: pruned_vgg11 compares whole trainings")
     logs = runs.pair(experiment, folder, fit_arguments, asked.stock_steps, how.stock_arguments)
     found = how.summarise(logs)
-    how.draw(logs, found, folder / "curve.png", experiment)
     results = {"experiment": experiment, "arguments": fit_arguments, **found}
-    recording.write(folder / "summary.json", results)
+    record = recording.write(folder / "summary.json", results)
+    curves = summary.curves(logs)
+    how.draw(curves, record, folder / "curve.png")
     if asked.record:
         recording.write(recording.RECORDS / f"{experiment}.json", results)
-        shutil.copy(folder / "curve.png", recording.RECORDS / f"{experiment}.png")
+        recording.write(recording.RECORDS / f"{experiment}_curves.json", {"curves": curves})
+        how.draw(curves, record, recording.RECORDS / f"{experiment}.png")
     print(how.table(found))
     print(f"\ncurves: {folder / 'curve.png'}   summary: {folder / 'summary.json'}")
 

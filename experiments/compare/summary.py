@@ -11,8 +11,11 @@ RUNS = ("bppsa", "stock")
 PARTS = ("forward", "backward", "optimizer", "rest", "step")
 FINAL = 20  # logged losses averaged for the final one
 
+CURVE_POINTS = 500  # at most, of a curve that is kept to be drawn
+
 Series = list[tuple[int, float]]
 Log = dict[str, Series]
+Curves = dict[str, dict[str, list[float]]]
 
 
 def summarise(logs: dict[str, Log]) -> dict[str, Any]:
@@ -61,6 +64,24 @@ def until(series: Series, last: int) -> list[float]:
 def running_mean(series: list[float], window: int = 15) -> list[float]:
     """Means over the last `window` values, over fewer at the beginning."""
     return [mean(series[max(0, i - window + 1) : i + 1]) for i in range(len(series))]
+
+
+def curves(logs: dict[str, Log]) -> Curves:
+    """{run: {"step", "seconds", "loss"}} of equally long lists: what a picture of both runs needs.
+
+    Losses are running means, of steps as far apart as leaves CURVE_POINTS at most; seconds are
+    those since the start of the training.
+    """
+    found: Curves = {}
+    for name, log in logs.items():
+        losses = log["train/loss"]
+        every = max(1, -(-len(losses) // CURVE_POINTS))
+        found[name] = {
+            "step": [step for step, _ in losses[::every]],
+            "seconds": [float(f"{s:.6g}") for s in values(log["seconds/elapsed"])[::every]],
+            "loss": [float(f"{loss:.6g}") for loss in running_mean(values(losses))[::every]],
+        }
+    return found
 
 
 def parts_of(summary: dict[str, Any]) -> list[str]:

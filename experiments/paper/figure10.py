@@ -18,6 +18,7 @@ figure10.json and figure10.png.
 """
 
 import argparse
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,13 @@ from torch import nn
 from bppsa_lightning import jacobians
 from bppsa_lightning.depth import LayerScan
 from bppsa_lightning.jacobians import Pattern
-from experiments import recording
+from experiments import recording, style
 from experiments.train import scan_costs
 from experiments.train.pruned_vgg11 import vgg11
 from experiments.train.scan_costs import Step
 
 Layer = tuple[str, Pattern, int]
+Found = dict[str, Any]  # a Step of a record
 
 
 def layers(kept: float) -> list[Layer]:
@@ -81,32 +83,53 @@ def back_propagation(layers: list[Layer], kernel: str) -> list[Step]:
     return steps
 
 
-def draw(scan: list[Step], dense: list[Step], sparse: list[Step], path: Path) -> None:
-    figure, axis = recording.pyplot().subplots(figsize=(9, 6))
-    products = [s for s in scan if s.kind == "matrix"]
-    vectors = [s for s in scan if s.kind == "vector"]
-    series: tuple[tuple[str, list[Step], dict[str, Any]], ...] = (
-        ("BPPSA, matrix times matrix", products, {"marker": "o", "color": "tab:blue"}),
-        ("BPPSA, matrix times vector", vectors, {"marker": "x", "color": "tab:cyan"}),
-        ("BP, dense kernels", dense, {"marker": "^", "color": "tab:green"}),
-        ("BP, surviving weights", sparse,
-         {"marker": "s", "s": 70, "facecolors": "none", "edgecolors": "tab:olive"}),
+def draw(record: dict[str, Any], path: Path) -> None:
+    """Every step by the size of its dense product and its FLOPs; names along the critical path."""
+    figure, axis = recording.pyplot().subplots(figsize=(9, 7.2), layout="constrained")
+    scan = record["scan"]
+    hollow = {"facecolors": "none", "linewidths": 1.4}
+    series: tuple[tuple[str, list[Found], dict[str, Any]], ...] = (
+        ("BPPSA, matrix times matrix", [s for s in scan if s["kind"] == "matrix"],
+         {"marker": "o", "s": 46, "color": style.BLUE}),
+        ("BPPSA, matrix times vector", [s for s in scan if s["kind"] == "vector"],
+         {"marker": "x", "s": 34, "color": style.BLACK}),
+        ("BP, dense kernels", record["bp_dense"],
+         {"marker": "^", "s": 130, "edgecolors": style.GREEN, **hollow}),
+        ("BP, surviving weights", record["bp_surviving"],
+         {"marker": "s", "s": 70, "edgecolors": style.ORANGE, **hollow}),
+        ("critical path of BPPSA", [s for s in scan if s["critical"]],
+         {"marker": "o", "s": 260, "edgecolors": style.VERMILLION, **hollow}),
     )  # fmt: skip
-    for label, steps, style in series:
-        axis.scatter([s.mnk for s in steps], [s.flops for s in steps], label=label, **style)
-    critical = [s for s in scan if s.critical]
-    axis.scatter(
-        [s.mnk for s in critical], [s.flops for s in critical], s=140, facecolors="none",
-        edgecolors="tab:red", label="critical path of BPPSA",
-    )  # fmt: skip
+    for label, steps, look in series:
+        axis.scatter([s["mnk"] for s in steps], [s["flops"] for s in steps], label=label, **look)
+    # Two steps of the path may have one place: their names share a label.
+    named: dict[tuple[int, int], list[str]] = {}
+    for step in series[-1][1]:
+        named.setdefault((step["mnk"], step["flops"]), []).append(step["name"])
+    for place, names in named.items():
+        above = {"xytext": (0, 12), "ha": "center", "va": "bottom"}
+        beside = {"xytext": (14, 0), "ha": "left", "va": "center"}
+        where = beside if any(_covers(other, place) for other in named) else above
+        axis.annotate(", ".join(names), place, textcoords="offset points", fontsize=8,
+                      color=style.VERMILLION, **where)  # fmt: skip
     axis.set_xscale("log")
     axis.set_yscale("log")
-    axis.set_xlabel("m · n · k of the dense product")
-    axis.set_ylabel("FLOPs")
-    axis.set_title("Each step of the scan over VGG-11 at 3 % of its weights, one image, L_m = 2")
-    axis.legend()
-    figure.tight_layout()
-    recording.save_figure(figure, path)
+    axis.margins(0.1)
+    axis.grid(alpha=0.3)
+    axis.set_xlabel("size of the dense product: m · n · k (multiply-adds)")
+    axis.set_ylabel("work with sparse patterns (FLOPs)")
+    axis.set_title(
+        f"Each step of the scan over VGG-11 at {100 * record['kept']:g} % of its weights, "
+        f"one image, {record['levels']} levels up and down"
+    )
+    figure.legend(loc="outside lower center", ncols=3)
+    recording.save_figure(figure, path, note=style.COMPUTED)
+
+
+def _covers(other: tuple[int, int], place: tuple[int, int]) -> bool:
+    """Whether a ring stands where the name above a place would."""
+    right, up = (math.log10(a / b) for a, b in zip(other, place, strict=True))
+    return abs(right) < 1 and 0 < up < 0.5
 
 
 def parser() -> argparse.ArgumentParser:
@@ -149,8 +172,7 @@ def main(arguments: list[str] | None = None) -> None:
     results = {name: [asdict(step) for step in found] for name, found in steps.items()}
     settings = {"kept": asked.kept, "levels": asked.levels}
     path = recording.folder(asked.record) / "figure10.json"
-    recording.write(path, {**settings, "totals": totals, **results})
-    draw(*steps.values(), path.with_suffix(".png"))
+    draw(recording.write(path, {**settings, "totals": totals, **results}), path.with_suffix(".png"))
     print(f"record: {path}, .png")
 
 

@@ -18,15 +18,13 @@ import torch
 
 import bppsa_lightning as bl
 from bppsa_lightning.datasets.irmas_features import SETTINGS
-from experiments import recording
+from experiments import recording, style
 from experiments.benchmarks import timing
 from experiments.paper.sections.gru_breakdown import PARTS
-from experiments.paper.sweep import COLOURS
 from experiments.paper.training_step import training_step
 from experiments.train.irmas_gru import IRMASGRU
 
 BATCHES = (16, 32, 64)
-SHADES = {**COLOURS, "rest": COLOURS["optimizer"]}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -49,8 +47,8 @@ def main(arguments: list[str] | None = None) -> None:
             rows.append(measure(features, B, torch.device(asked.device), asked.seconds))
             show(rows[-1])
     path = recording.folder(asked.record) / f"gru_breakdown_{asked.device}.json"
-    recording.write(path, {"H": 20, "rows": rows})
-    draw(rows, path.with_suffix(".png"))
+    record = recording.write(path, {"H": 20, "rows": rows})
+    draw(record, path.with_suffix(".png"))
     print(f"record: {path}, .png")
 
 
@@ -94,8 +92,9 @@ def show(row: dict[str, Any]) -> None:
     print(f"{row['features']:>15}{row['B']:>15}{cells}{ratios}{left}", flush=True)
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
+def draw(record: dict[str, Any], path: Path) -> None:
     """Bars of milliseconds: stock beside ours; ours again below, where they can be seen."""
+    rows = record["rows"]
     figure, (both, alone) = recording.pyplot().subplots(
         2, 1, figsize=(9.5, 7), sharex=True, height_ratios=(3, 2), layout="constrained"
     )
@@ -116,7 +115,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure.suptitle(
         "The GRU on inputs of the sizes of IRMAS: where the time of a training step goes"
     )
-    recording.save_figure(figure, path, dpi=120)
+    recording.save_figure(figure, path, record["environment"])
 
 
 def draw_bars(axes: Any, rows: list[dict[str, Any]], shifts: dict[str, float]) -> None:
@@ -125,7 +124,7 @@ def draw_bars(axes: Any, rows: list[dict[str, Any]], shifts: dict[str, float]) -
         for part in PARTS:
             times = [row[who][part] * 1e3 for row in rows]
             axes.bar([i + shift for i in range(len(rows))], times, 0.36, floor,
-                     alpha=0.45 if who == "stock" else 1.0, color=SHADES[part],
+                     alpha=0.45 if who == "stock" else 1.0, color=style.PARTS[part],
                      label=part if who == "ours" else None)  # fmt: skip
             floor = [a + b for a, b in zip(floor, times, strict=True)]
     axes.grid(axis="y", alpha=0.3)

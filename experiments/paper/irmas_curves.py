@@ -59,8 +59,10 @@ def main(arguments: list[str] | None = None) -> None:
             rows = sorted([*others, row], key=lambda r: (r["B"], r["T"]))
             print(summary.table(row), flush=True)
             # After each size: a run that is stopped is continued with --add.
-            recording.write(path, {"experiment": NAME, "rows": rows})
-    draw(rows, [logs_of(row["features"], row["B"]) for row in rows], path.with_suffix(".png"))
+            record = recording.write(path, {"experiment": NAME, "rows": rows})
+    curves = [summary.curves(logs_of(row["features"], row["B"])) for row in rows]
+    recording.write(path.with_name(f"{NAME}_curves.json"), {"curves": curves})
+    draw(curves, record, path.with_suffix(".png"))
     print(f"{table(rows)}\n\nrecord: {path}, .png")
 
 
@@ -117,18 +119,25 @@ def test(checkpoint: Path, arguments: list[str]) -> float:
     return runs.read(folder, version=1)["test/accuracy"][-1][1]
 
 
-def draw(rows: list[dict[str, Any]], logs: list[dict[str, Log]], path: Path) -> None:
-    """For each batch the losses over steps, below them over time; a column for each features."""
+def draw(curves: list[summary.Curves], record: dict[str, Any], path: Path) -> None:
+    """For each batch the losses over steps, below them over time; a column for each features.
+
+    Args:
+        curves: of each of the record's rows.
+        record: of all sizes.
+        path: of the picture.
+    """
+    rows = record["rows"]
     batches = list(dict.fromkeys(row["B"] for row in rows))
     features = list(dict.fromkeys(row["features"] for row in rows))
     figure, axes = recording.pyplot().subplots(
         2 * len(batches), len(features), sharey=True, squeeze=False, layout="constrained",
         figsize=(max(4 * len(features), 6.5), 5.4 * len(batches)),
     )  # fmt: skip
-    for row, log in zip(rows, logs, strict=True):
+    for row, curve in zip(rows, curves, strict=True):
         line, column = 2 * batches.index(row["B"]), features.index(row["features"])
         by_step, by_time = axes[line, column], axes[line + 1, column]
-        plots.losses(by_step, by_time, log)
+        plots.losses(by_step, by_time, curve)
         gap = f"within 1e-4 for {row['steps_together']:,} of {compared(row):,} steps"
         size = f"{row['features']}: T = {row['T']:,}, B = {row['B']}"
         by_step.set(xlabel="step", title=f"{size}\n{gap}")
@@ -141,7 +150,7 @@ def draw(rows: list[dict[str, Any]], logs: list[dict[str, Log]], path: Path) -> 
         each.set_ylabel("training loss (running mean)")
     axes[0, 0].legend()
     figure.suptitle("GRU of 20 states on rendered instruments, by scan and by stock PyTorch")
-    recording.save_figure(figure, path, dpi=110)
+    recording.save_figure(figure, path, record["environment"])
 
 
 if __name__ == "__main__":

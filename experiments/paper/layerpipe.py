@@ -31,11 +31,11 @@ from bppsa_lightning.layerpipe.costs import LayerCost, Product, costs_of, macs, 
 from bppsa_lightning.layerpipe.networks import NETWORKS
 from bppsa_lightning.layerpipe.pipedream import interval, partition, replicated
 from bppsa_lightning.layerpipe.simulator import Simulation
-from experiments import recording
+from experiments import recording, style
 
 PAPER = (7, 8, 9)  # processors
 BATCH, TIMED_BATCH = 32, 4
-COLOURS = {"F": "#7aa6d8", "D": "#e8a04c", "G": "#9bc17b"}
+COLOURS = {"F": style.SKY, "D": style.ORANGE, "G": style.GREEN}
 NAMES = {"F": "F, forward", "D": "D, gradient of the input", "G": "G, gradient of the weights"}
 
 
@@ -121,26 +121,33 @@ def summary(rows: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]
     }
 
 
-def draw(found: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
+def draw(record: dict[str, Any], path: Path) -> None:
     """A panel for each network, a line for each cost model."""
-    figure, axes = recording.pyplot().subplots(2, 4, figsize=(13, 6), sharex=True, sharey=True)
+    found = record["rows"]
+    figure, axes = recording.pyplot().subplots(
+        2, 4, figsize=(13, 6.4), sharex=True, sharey=True, layout="constrained"
+    )
     for axis, network in zip(axes.flat, NETWORKS, strict=False):
         axis.axvspan(6.5, 9.5, color="0.93", zorder=0)
-        for name, networks in found.items():
+        # The later a line is drawn the thinner it is: where two coincide, both are seen.
+        for place, (name, networks) in enumerate(found.items()):
             rows = networks[network]
-            axis.plot([r["processors"] for r in rows], [r["bound"] for r in rows], label=name)
+            axis.plot(
+                [r["processors"] for r in rows], [r["bound"] for r in rows], label=name,
+                marker="os^D"[place % 4], ms=8 - 1.7 * place, lw=4.6 - 1.2 * place,
+            )  # fmt: skip
         axis.set_title(network)
         axis.axhline(1, color="0.6", linewidth=0.8)
     for axis in axes[1]:
         axis.set_xlabel("processors")
     for axis in axes[:, 0]:
         axis.set_ylabel("speed-up over PipeDream")
-    axes[0, 0].legend(frameon=False, fontsize=7.5)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
     figure.suptitle(
         "LayerPipe over PipeDream, ratio of the busiest processor's loads (grey: 7 to 9 processors)"
     )
-    figure.tight_layout()
-    recording.save_figure(figure, path)
+    recording.save_figure(figure, path, record["environment"])
 
 
 def draw_schedules(path: Path, processors: int = 4, batches: int = 9) -> None:
@@ -173,7 +180,7 @@ def draw_schedules(path: Path, processors: int = 4, batches: int = 9) -> None:
     boxes = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
     figure.legend(boxes, NAMES.values(), ncols=3, frameon=False, loc="upper right")
     figure.tight_layout()
-    recording.save_figure(figure, path)
+    recording.save_figure(figure, path, note="simulated, of seven layers made up for it")
 
 
 def _gantt(axis: Any, run: Simulation, end: float) -> None:
@@ -211,8 +218,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{name}, 7 to 9 processors: {said}")
     path = recording.folder(asked.record) / "layerpipe_model.json"
     settings = {"batch": BATCH, "timed_batch": TIMED_BATCH}
-    recording.write(path, {"settings": settings, "summary": summaries, "rows": found})
-    draw(found, path.with_suffix(".png"))
+    record = recording.write(path, {"settings": settings, "summary": summaries, "rows": found})
+    draw(record, path.with_suffix(".png"))
     draw_schedules(path.with_name("layerpipe_schedules.png"))
     print(f"record: {path}, .png, layerpipe_schedules.png")
 

@@ -33,11 +33,11 @@ from torch.nn.functional import cross_entropy
 from bppsa_lightning.datasets import DigitsDataModule
 from bppsa_lightning.layerpipe.delays import layer_delays
 from bppsa_lightning.layerpipe.reference import delayed_sgd
-from experiments import recording
+from experiments import recording, style
 from experiments.train.pruned_vgg11 import vgg11
 
 METHODS = ("synchronous", "layerpipe", "layerpipe, average", "pipedream")
-COLOURS = ("black", "tab:blue", "tab:cyan", "tab:orange")
+COLOURS = (style.BLACK, style.BLUE, style.SKY, style.VERMILLION)
 Data = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -152,7 +152,9 @@ def final(runs: list[dict[str, list[float]]]) -> dict[str, float]:
     return {"mean": mean(found), "deviation": stdev(found) if len(found) > 1 else 0.0}
 
 
-def draw(results: dict[str, Any], path: Path) -> None:
+def draw(record: dict[str, Any], path: Path) -> None:
+    """Losses and accuracies over the epochs, a column for each task."""
+    results = record["results"]
     figure, axes = recording.pyplot().subplots(2, len(results), figsize=(10, 6.5), squeeze=False)
     for column, (name, methods) in enumerate(results.items()):
         for row, quantity in enumerate(("loss", "accuracy")):
@@ -169,7 +171,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     axes[0, 0].legend(frameon=False)
     figure.suptitle("Delayed against synchronous SGD, mean and range of the seeds")
     figure.tight_layout()
-    recording.save_figure(figure, path)
+    recording.save_figure(figure, path, record["environment"])
 
 
 def parser() -> argparse.ArgumentParser:
@@ -205,8 +207,8 @@ def main(arguments: list[str] | None = None) -> None:
                 flush=True,
             )
     path = recording.folder(asked.record) / "layerpipe_convergence.json"
-    recording.write(path, {"settings": settings, "results": results})
-    draw(results, path.with_suffix(".png"))
+    record = recording.write(path, {"settings": settings, "results": results})
+    draw(record, path.with_suffix(".png"))
     print(f"record: {path}, .png")
 
 

@@ -94,7 +94,9 @@ def _section(folder: Path, section: Section, records: Records | None, full: bool
         parts.append("**Ours.**" + (f"\n\n{text}" if text else ""))
     for name in section.pictures:
         if (folder / f"{name}.png").is_file():
-            parts.append(f"![{name}]({name}.png)")
+            picture = f"![{name}]({name}.png)"
+            vector = (folder / f"{name}.svg").is_file()
+            parts.append(f"[{picture}]({name}.svg)" if vector else picture)
         elif records is not None:
             parts.append(f"{name}.png: {MISSING}.")
     parts.append("*" + "; ".join([*_measured(records), _made(section, records, full)]) + "*")

@@ -71,10 +71,10 @@ def main(arguments: list[str] | None = None) -> None:
         "warm": WARM, "weak": WEAK,
     }  # fmt: skip
     path = recording.folder(asked.record) / "scaling.json"
-    recording.write(path, results)
+    record = recording.write(path, results)
     for row in held:
         print(f"memory on {row['P']} ranks: {row['bytes'] / held[0]['bytes']:.2f} of one")
-    scaling_plot.draw(results, path.with_suffix(".png"))
+    scaling_plot.draw(record, path.with_suffix(".png"))
     print(f"record: {path}, .png")
 
 

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from experiments import recording
+from experiments import recording, style
 
 STYLES = {
-    "linear": ("#000000", "D"),
-    "pipelined": ("#009e73", "s"),
-    "recursive doubling": ("#0072b2", "o"),
-    "blelloch": ("#56b4e9", "v"),
-    "speculative": ("#d55e00", "^"),
+    "linear": (style.BLACK, "D"),
+    "pipelined": (style.GREEN, "s"),
+    "recursive doubling": (style.BLUE, "o"),
+    "blelloch": (style.SKY, "v"),
+    "speculative": (style.VERMILLION, "^"),
 }
 OF_MEASURED = {"linear": "linear", "blelloch": "recursive doubling", "speculative": "speculative"}
 WORDS = {"linear": "passed on", "pipelined": "passed on, by groups of samples"}
@@ -44,12 +44,12 @@ def draw(found: dict[str, Any], path: Path) -> None:
         [*handles, hollow], [*labels, "measured"], loc="outside lower center", ncols=7,
         frameon=False,
     )  # fmt: skip
-    environment = recording.environment()
     figure.suptitle(
-        "A training step of a recurrent layer, divided in time over P ranks, each one thread; "
-        f"measured and simulated with costs of {recording.machine(environment)}"
+        "A training step of a recurrent layer, divided in time over P ranks, each one thread"
     )
-    recording.save_figure(figure, path)
+    recording.save_figure(
+        figure, path, found["environment"], "measured, and simulated with measured costs"
+    )
 
 
 def scaling(axis: Any, rows: list[dict[str, Any]]) -> None:
@@ -91,7 +91,7 @@ def counted(axis: Any, rows: list[dict[str, Any]]) -> None:
 def apart(axis: Any, points: list[dict[str, Any]]) -> None:
     """Two ranks beside one process, and beside what a span takes by itself, of what "auto" does."""
     mine = [point for point in points if point["algorithm"] == "auto"]
-    colours = {"one": "0.6", "divided": "#d55e00", "span": "#f0c8a0"}
+    colours = {"one": "0.6", "divided": style.VERMILLION, "span": style.ORANGE}
     words = {"one": "one process", "divided": "two ranks", "span": "a span by itself"}
     for k, (name, colour) in enumerate(colours.items()):
         shares = [point["seconds"][name] / point["seconds"]["one"] for point in mine]
@@ -107,7 +107,7 @@ def apart(axis: Any, points: list[dict[str, Any]]) -> None:
 def memory(axis: Any, found: dict[str, Any]) -> None:
     ranks = found["ranks"]
     P = [r["P"] for r in ranks]
-    axis.bar(range(len(P)), [r["bytes"] / 2**20 for r in ranks], color="#0072b2")
+    axis.bar(range(len(P)), [r["bytes"] / 2**20 for r in ranks], color=style.BLUE)
     axis.plot(range(len(P)), [ranks[0]["bytes"] / 2**20 / p for p in P], "o", color="0.3",
               label="1 / P of one rank")  # fmt: skip
     axis.set_xticks(range(len(P)), [str(p) for p in P])

@@ -8,12 +8,13 @@ train/scan_picture.py for how to read them, and to draw any other chain.
 """
 
 import argparse
+from pathlib import Path
 
 import torch
 
 import bppsa_lightning as bl
 from bppsa_lightning.depth import LayerScan
-from experiments import recording
+from experiments import recording, style
 from experiments.paper import figure10
 from experiments.train import scan_costs, scan_picture
 from experiments.train.lenet5 import LeNet5
@@ -28,10 +29,18 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> None:
     folder = recording.folder(parser().parse_args(arguments).record)
-    for name, (title, scan) in pictures().items():
+    for name, scan in draw(folder).items():
+        print(f"{name}: {scan.plan}, {scan.critical_products} products in a row")
+    print(f"pictures: {folder}")
+
+
+def draw(folder: Path) -> dict[str, ScanCosts]:
+    """Draws all pictures into a folder; returns the scans that they show."""
+    scans = pictures()
+    for name, (title, scan) in scans.items():
         path = folder / f"scan_{name}.png"
-        recording.save_figure(scan_picture.draw(scan, title), path)
-        print(f"{path}: {scan.plan}, {scan.critical_products} products in a row")
+        recording.save_figure(scan_picture.draw(scan, title), path, note=style.COMPUTED)
+    return {name: scan for name, (_, scan) in scans.items()}
 
 
 def pictures() -> dict[str, tuple[str, ScanCosts]]:

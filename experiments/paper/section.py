@@ -25,7 +25,7 @@ class Section:
         full: those of the run that is kept; "{images}" becomes the arguments for CIFAR-10 where it
             is at hand.
         records: names of its JSON files.
-        pictures: names of its PNG files.
+        pictures: names of its PNG files, and of the SVG files that they lead to.
         text: what the records say, as Markdown.
         glance: the same in a few words.
         elsewhere: where there is no command: how the record is made.

@@ -24,7 +24,7 @@ from matplotlib import patheffects
 from torch import nn
 
 import bppsa_lightning as bl
-from experiments import recording
+from experiments import recording, style
 from experiments.benchmarks import timing
 from experiments.paper.training_step import PARTS, training_step
 from experiments.train.bitstream_rnn import BitstreamRNN
@@ -33,7 +33,6 @@ LENGTHS = [(16, T) for T in (10, 30, 100, 300, 1000, 3000, 10000, 30000)]
 BATCHES = [(B, 1000) for B in (2, 4, 8, 16, 32, 64, 128, 256)]
 CELLS = {"RNN": nn.RNN, "GRU": nn.GRU}
 HALO = [patheffects.withStroke(linewidth=2.5, foreground="white")]
-COLOURS = {"forward": "#56b4e9", "backward": "#0072b2", "optimizer": "#8a8f98"}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,8 +59,8 @@ def main(arguments: list[str] | None = None) -> None:
             show(rows[-1])
     name = f"bitstream_sweep_{asked.cell.lower()}_{device.type}"
     path = recording.folder(asked.record) / f"{name}.json"
-    recording.write(path, {"cell": asked.cell, "H": 20, "rows": rows})
-    draw(asked.cell, rows, path.with_suffix(".png"))
+    record = recording.write(path, {"cell": asked.cell, "H": 20, "rows": rows})
+    draw(record, path.with_suffix(".png"))
     print(f"record: {path}, .png")
 
 
@@ -96,7 +95,9 @@ def show(row: dict[str, Any]) -> None:
           flush=True)  # fmt: skip
 
 
-def draw(cell: str, rows: list[dict[str, Any]], path: Path) -> None:
+def draw(record: dict[str, Any], path: Path) -> None:
+    """Speed-ups and the parts of a step, over sequence length and over batch size."""
+    rows = record["rows"]
     figure, axes = recording.pyplot().subplots(
         2, 2, figsize=(10.5, 6.2), sharex="col", sharey="row", height_ratios=(3, 2),
         layout="constrained",
@@ -119,8 +120,10 @@ def draw(cell: str, rows: list[dict[str, Any]], path: Path) -> None:
     axes[0, 1].legend(loc="upper right")
     axes[1, 1].legend(loc="upper right", ncols=3, fontsize=8, title_fontsize=8,
                       title="left, pale: stock; right: ours")  # fmt: skip
-    figure.suptitle(f"Bitstream classification, {cell} of 20 states: by scan and by stock PyTorch")
-    recording.save_figure(figure, path, dpi=120)
+    figure.suptitle(
+        f"Bitstream classification, {record['cell']} of 20 states: by scan and by stock PyTorch"
+    )
+    recording.save_figure(figure, path, record["environment"])
 
 
 def thousands(number: int) -> str:
@@ -135,7 +138,7 @@ def draw_speed_up(axes: Any, rows: list[dict[str, Any]]) -> None:
         ("step", "whole training step", "s", False),
     ):
         ratios = [row["ratio_stock"][part] for row in rows]
-        colour = COLOURS["backward"] if part == "backward" else "#d55e00"
+        colour = style.PARTS["backward"] if part == "backward" else style.VERMILLION
         axes.plot(ratios, marker=marker, color=colour, label=label, lw=1.8)
         for i, ratio in enumerate(ratios):
             if ratio < 1:
@@ -155,7 +158,7 @@ def draw_time(axes: Any, rows: list[dict[str, Any]]) -> None:
         for part in PARTS:
             shares = [row[who][part] / row["stock"]["step"] for row in rows]
             axes.bar([i + shift for i in range(len(rows))], shares, 0.36, floor, alpha=alpha,
-                     color=COLOURS[part], label=part if who == "ours" else None)  # fmt: skip
+                     color=style.PARTS[part], label=part if who == "ours" else None)  # fmt: skip
             floor = [a + b for a, b in zip(floor, shares, strict=True)]
         if who == "ours":
             for i, share in enumerate(floor):

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from bppsa_lightning import jacobians
 from bppsa_lightning.jacobians import cache
-from experiments import recording
+from experiments import recording, style
 from experiments.benchmarks.timing import repeated
 
 PAPER = {
@@ -140,7 +140,7 @@ def draw(path: Path) -> None:
         axis.set_ylabel("input")
     figure.suptitle("Transposed Jacobians of VGG-11's first layers (darker: more entries)")
     figure.tight_layout()
-    recording.save_figure(figure, path)
+    recording.save_figure(figure, path, note=style.COMPUTED)
 
 
 def parser() -> argparse.ArgumentParser:

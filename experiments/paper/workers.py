@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
         "rows": simulated, "measured": measured,
     }  # fmt: skip
     path = recording.folder(asked.record) / "workers.json"
-    recording.write(path, found)
+    found = recording.write(path, found)
     for compose in composes:
         print(f"{asked.sizes[-1]} steps; a composition takes {section.times(compose)}:")
         print(section.simulated(found, compose))

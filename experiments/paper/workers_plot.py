@@ -6,14 +6,14 @@ Solid: a whole training step. Dashed: its backward alone. Hollow and large: meas
 from pathlib import Path
 from typing import Any
 
-from experiments import recording
+from experiments import recording, style
 
 # Of each algorithm: colour, marker, width of its line, the first of every two points with a mark.
 STYLES = {
-    "linear": ("#000000", "D", 1.6, 0),
-    "chunked": ("#e69f00", "s", 3.6, 0),
-    "blelloch": ("#0072b2", "o", 1.6, 1),
-    "speculative": ("#d55e00", "^", 1.6, 0),
+    "linear": (style.BLACK, "D", 1.6, 0),
+    "chunked": (style.ORANGE, "s", 3.6, 0),
+    "blelloch": (style.BLUE, "o", 1.6, 1),
+    "speculative": (style.VERMILLION, "^", 1.6, 0),
 }
 SCANS = ("chunked", "blelloch")
 Rows = list[dict[str, Any]]
@@ -57,7 +57,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
         "A training step of a recurrence, forward and backward, simulated on p workers; "
         f"windows warm up for {found['warm']} steps"
     )
-    recording.save_figure(figure, path, dpi=110)
+    recording.save_figure(figure, path, found["environment"])
 
 
 def draw_lines(axis: Any, rows: Rows, what: str) -> None:
@@ -81,7 +81,7 @@ def draw_equal(axis: Any, rows: Rows) -> None:
     """p = n: how each line grows stands at its end."""
     draw_lines(axis, rows, "n")
     scan = series(rows, "blelloch", "n")
-    axis.plot([r["n"] for r in scan], [2 * r["backward"] for r in scan], ":", color="#0072b2",
+    axis.plot([r["n"] for r in scan], [2 * r["backward"] for r in scan], ":", color=style.BLUE,
               lw=2, label="blelloch both ways (linear recurrence)")  # fmt: skip
     last = {name: series(rows, name, "n")[-1] for name in STYLES}
     for name, steps, text, up in (

@@ -6,12 +6,12 @@ import lightning.pytorch as pl
 
 import bppsa_lightning as bl
 from bppsa_lightning.chain import named_chains
-from experiments import recording
+from experiments import recording, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = {"forward": "#0072b2", "backward": "#d55e00", "optimizer": "#009e73", "rest": "#999999"}
+COLOURS = style.PARTS | {"optimizer": style.GREEN}
 
 
 def seconds_per_step(module: pl.LightningModule) -> "Figure":

@@ -60,7 +60,7 @@ def test_sizes_at_which_stock_wins_are_marked(monkeypatch):
     rows = [row(2, 4, 0.5), row(2, 8, 3.0), row(1, 8, 2.0)]
     drawn = []
     monkeypatch.setattr(recording, "save_figure", lambda figure, *a, **k: drawn.append(figure))
-    sweep.draw("RNN", rows, Path("none.png"))
+    sweep.draw({"cell": "RNN", "rows": rows, "environment": {}}, Path("none.png"))
     red = [
         line.get_xydata().tolist()
         for line in drawn[0].axes[0].lines
