@@ -93,9 +93,7 @@ def test_a_recurrent_layer_and_its_gradients(levels, sizes, cell, plan, dtype):
             parameter.copy_(weight)
     rows = [(T, B, I), (B, H), *[(B, H)] * two, (T, B, H)]
     x, *states, grad = (torch.randn(size).to(getattr(torch, dtype)) for size in rows)
-    found = levels(
-        "layer", plan, sizes, [t.numpy() for t in (x, *states, *weights, grad)], I, cell
-    )
+    found = levels("layer", plan, sizes, [t.numpy() for t in (x, *states, *weights, grad)], I, cell)
 
     leaves = [t.double().requires_grad_() for t in (x, *states)]
     hx = [t[None] for t in leaves[1:]]
