@@ -24,7 +24,7 @@ SIZES = [(13, 5, 8), (9, 2, 7), (6, 1, 3), (4, 70, 20)]
 
 @pytest.fixture(scope="module")
 def levels(tmp_path_factory):
-    """Runs the program of csrc/testing/levels.cpp: arguments and arrays in, numbers out."""
+    """Runs the program of csrc/testing/drivers/levels.cpp: arguments and arrays in, numbers out."""
     options, emulator = [], []
     if platform.machine() != "aarch64":
         found, compiler = shutil.which("qemu-aarch64"), shutil.which(f"{CROSS}g++")

@@ -7,7 +7,8 @@
 //   levels layer f32|f64 ALGORITHM CHUNK LEVELS T B H I CELL
 //     reads   x (T, B, I), h0 (B, H), c0 (B, H), w_ih (GH, I), w_hh (GH, H), b_ih (GH), b_hh (GH),
 //             grad (T, B, H); c0 where the cell has a c
-//     writes  output (T, B, H), grad_x, grad_h0, grad_c0, grad_w_ih, grad_w_hh, grad_b_ih, grad_b_hh
+//     writes  output (T, B, H), grad_x, grad_h0, grad_c0, grad_w_ih, grad_w_hh, grad_b_ih,
+//     grad_b_hh
 //
 // Numbers are read and written as they lie in memory. The level goes to the standard error stream.
 
@@ -18,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "../cells/list.h"
-#include "../cpu/levels/table.h"
+#include "../../cells/list.h"
+#include "../../cpu/levels/table.h"
 
 namespace {
 
@@ -55,12 +56,10 @@ Plan plan_from(Arguments& arguments) {
 }
 
 // One after the other, in shares as of three threads.
-const Parallel kParallel{3, true,
-                         [](int threads, int64_t n, void* context,
-                            void (*body)(void*, int64_t, int64_t)) {
-                           for (int i = 0; i < threads; ++i)
-                             body(context, n * i / threads, n * (i + 1) / threads);
-                         }};
+const Parallel kParallel{
+    3, true, [](int threads, int64_t n, void* context, void (*body)(void*, int64_t, int64_t)) {
+      for (int i = 0; i < threads; ++i) body(context, n * i / threads, n * (i + 1) / threads);
+    }};
 
 void scan(Storage storage, const Plan& plan, Arguments& arguments) {
   const int64_t T = arguments.number(), B = arguments.number(), H = arguments.number();
