@@ -24,8 +24,8 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 EXPERIMENT := $(BIN)/python -m experiments
 SOURCES := pyproject.toml $(shell find csrc -type f) datasets/__init__.py
 
-.PHONY: train test quick lint lint-python lint-types lint-cpp format docs benchmark third-party figures figures-full \
-  pictures gpu \
+.PHONY: train test quick lint lint-python lint-types lint-cpp lint-files format docs benchmark third-party figures \
+  figures-full pictures gpu \
   gpu-day gpu-offline gpu-build gpu-test gpu-sanitize gpu-sanitize-sync gpu-benchmark build develop clean
 .DELETE_ON_ERROR:
 
@@ -74,7 +74,7 @@ test: develop
 quick: develop
 	OMP_NUM_THREADS=1 $(PYTEST) -m "not slow and not wheel and not gpu"
 
-lint: lint-python lint-types lint-cpp
+lint: lint-python lint-types lint-cpp lint-files
 
 lint-python: develop
 	$(BIN)/ruff format --check .
@@ -85,6 +85,15 @@ lint-types: develop
 
 lint-cpp: develop
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh')
+
+# Workflows, forms and the citation, by the schemas that come with check-jsonschema.
+SCHEMA = $(BIN)/check-jsonschema --builtin-schema vendor.$(1)
+lint-files: develop
+	$(call SCHEMA,github-workflows) .github/workflows/*.yml
+	$(call SCHEMA,github-issue-forms) $$(ls .github/ISSUE_TEMPLATE/*.yml | grep -v config)
+	$(call SCHEMA,github-issue-config) .github/ISSUE_TEMPLATE/config.yml
+	$(call SCHEMA,dependabot) .github/dependabot.yml
+	$(call SCHEMA,citation-file-format) CITATION.cff
 
 format: develop
 	$(BIN)/ruff format .

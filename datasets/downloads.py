@@ -1,132 +1,200 @@
-"""Downloads that go on where they were cut off, with a checksum.
+"""Downloads that go on where they were cut off, from the first of several servers that serves.
 
 `torch.hub`, torchvision and pooch begin anew when a download is interrupted, which is long for
-gigabytes; this asks the server for the rest (HTTP Range, RFC 9110, section 14).
+gigabytes; this asks for the rest.
 """
 
 import contextlib
 import hashlib
 import http.client
 import os
-import re
+import socket
 import urllib.error
-import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from time import sleep
 
 from tqdm import tqdm
 
+from .http_parts import NotWritten, Refused, fetch_rest
+
+_ATTEMPTS = 5  # in a row that bring next to nothing
+_ATTEMPTS_UNREACHED = 2  # where no server answers
+_NEXT_TO_NOTHING = 1 << 16  # bytes
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds
+_AGAIN = (408, 425, 429)  # of the statuses below 500, those that may pass
 _BLOCK = 1 << 20
-_TIMEOUT = 60  # seconds without a byte
-_ATTEMPTS = 5  # in a row that bring nothing
 
 
-def download(url: str, path: Path, md5: str) -> None:
+@dataclass(frozen=True)
+class Published:
+    """A file as its publisher describes it.
+
+    Attributes:
+        name: the file's name.
+        urls: where it is: servers that are tried in this order.
+        checksum: ``"md5:..."`` or ``"sha256:..."``, hexadecimal.
+        size: bytes, where that is known.
+        most: the most bytes that it may have, where it is not.
+    """
+
+    name: str
+    urls: tuple[str, ...]
+    checksum: str
+    size: int | None = None
+    most: int = 1 << 40
+
+    def addresses(self) -> list[str]:
+        """The user's own mirrors (folders in ``BPPSA_MIRRORS``, apart by blanks), then `urls`."""
+        own = os.environ.get("BPPSA_MIRRORS", "").split()
+        return [*(f"{folder.rstrip('/')}/{self.name}" for folder in own), *self.urls]
+
+
+class _Damaged(ValueError):
+    """What arrived is not the file."""
+
+
+def download(file: Published, folder: Path) -> Path:
     """Downloads a file, unless it is there.
 
-    What has arrived lies in ``<path>.part`` until it is whole and has the checksum; a later call,
-    or another attempt of this one, asks for the rest only.
+    What has arrived lies in ``<name>.part`` until it is whole and has the checksum; a later call,
+    another attempt of this one, or another server goes on from there.
 
     Args:
-        url: its address.
-        path: where it goes; the folder is made.
-        md5: its MD5 sum, hexadecimal.
+        file: what to download.
+        folder: where it goes; it is made.
+
+    Returns:
+        Its path.
 
     Raises:
-        OSError: if the server cannot be reached or refuses, or the connection breaks again and
-            again; what has arrived is kept.
-        ValueError: if the checksum is another; what has arrived is removed, but no file that was
-            there before.
+        OSError: if no server serves it (the message says how to go on by hand), or the folder
+            cannot be written; what has arrived is kept.
+        ValueError: if each server has another file (it is removed), or the file that is there
+            already is another one (it is kept).
     """
+    path = folder / file.name
     if path.exists():
-        _verify(path, url, md5, "remove it to download it again")
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
+        if wrong := _wrong(path, file.checksum):
+            raise ValueError(f"{path} {wrong}; remove it to download it again")
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    failures = 0
-    while True:
-        before = _size(part)
+    errors: dict[str, Exception] = {}
+    for url in file.addresses():
         try:
-            if _fetch_rest(url, part):
-                break
-            error: Exception = ConnectionError("the connection was closed before the end")
-        except urllib.error.HTTPError as refused:
-            if refused.code < 500:
-                raise _failed(url, part, refused) from refused
-            error = refused
-        except (OSError, http.client.HTTPException) as broken:
-            error = broken
-        failures = 0 if _size(part) > before else failures + 1
-        if failures == _ATTEMPTS:
-            raise _failed(url, part, error) from error
-    try:
-        _verify(part, url, md5, "it was removed: try again")
-    except ValueError:
-        part.unlink()
-        raise
-    os.replace(part, path)
+            _download_from(url, part, file)
+        except NotWritten as error:
+            raise OSError(
+                error.errno,
+                f"{path} cannot be written ({error.strerror}); make room there, give write "
+                "permission, or pass another folder; what has arrived is kept",
+            ) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            errors[url] = error
+        else:
+            os.replace(part, path)
+            return path
+    damaged = all(isinstance(error, _Damaged) for error in errors.values())
+    kind = ValueError if damaged else OSError
+    raise kind(_what_to_do(file, path, part, errors)) from [*errors.values()][-1]
 
 
-def _fetch_rest(url: str, part: Path) -> bool:
-    """Appends what the server has beyond `part`; returns whether the file is then whole."""
-    have = _size(part)
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
-    try:
-        response = urllib.request.urlopen(request, timeout=_TIMEOUT)
-    except urllib.error.HTTPError as error:
-        error.close()  # it is a response, with a socket of its own
-        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
-            return True  # nothing beyond; the checksum tells whether it is the file
-        raise
-    with response:
-        start, total = _range(response)
-        if start not in (0, have):
-            raise OSError(f"the server sent bytes from {start} on; asked for {have}")
-        with open(part, "r+b" if part.exists() else "xb") as file:
-            file.truncate(start)
-            file.seek(start)
-            _copy(response, file, start, total)
-    return total is None or _size(part) >= total
+def _download_from(url: str, part: Path, file: Published) -> None:
+    """Makes `part` the whole file."""
+    resumed = _size(part) > 0
+    _until_whole(url, part, file)
+    if not (wrong := _wrong(part, file.checksum)):
+        return
+    part.unlink()
+    if resumed:  # the damage may have been in what was there before
+        return _download_from(url, part, file)
+    raise _Damaged(f"what arrived {wrong}: it was damaged on its way or is another file; removed")
 
 
-def _range(response: Any) -> tuple[int, int | None]:
-    """The first byte that a response brings, and the size of the whole, where it is said."""
-    if response.status == http.HTTPStatus.PARTIAL_CONTENT:
-        found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers["Content-Range"] or "")
-        if not found:
-            raise OSError("the server sent a part of the file without saying which")
-        return int(found[1]), None if found[2] == "*" else int(found[2])
-    length = response.headers["Content-Length"]
-    return 0, int(length) if length else None
-
-
-def _copy(response: Any, file: Any, start: int, total: int | None) -> None:
-    title = os.path.basename(file.name).removesuffix(".part")
+def _until_whole(url: str, part: Path, file: Published) -> None:
+    failures = 0
     with tqdm(
-        desc=title, total=total, initial=start, unit="B", unit_scale=True, disable=None
+        desc=file.name,
+        total=file.size,
+        initial=_size(part),
+        unit="B",
+        unit_scale=True,
+        disable=None,  # where nobody looks
     ) as bar:
-        while block := response.read(_BLOCK):
-            file.write(block)
-            bar.update(len(block))
+
+        def progress(have: int, total: int | None) -> None:
+            bar.total = total
+            bar.update(have - bar.n)
+
+        while True:
+            before = _size(part)
+            try:
+                if fetch_rest(url, part, file.size, file.size or file.most, progress):
+                    return
+                error: Exception = ConnectionError("the connection was closed before the end")
+            except (OSError, http.client.HTTPException) as found:
+                if not _may_pass(url, found):
+                    raise
+                error = found
+            failures = 0 if _size(part) >= before + _NEXT_TO_NOTHING else failures + 1
+            if failures == (_ATTEMPTS_UNREACHED if _nobody_answers(error) else _ATTEMPTS):
+                raise error
+            sleep(_pause(error, failures))
 
 
-def _verify(path: Path, url: str, md5: str, advice: str) -> None:
-    digest = hashlib.md5(usedforsecurity=False)
+def _may_pass(url: str, error: Exception) -> bool:
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code >= 500 or error.code in _AGAIN
+    lasting = isinstance(error, Refused | NotWritten | http.client.InvalidURL)
+    return not lasting and not url.startswith("file:")
+
+
+def _nobody_answers(error: Exception) -> bool:
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    return isinstance(reason, socket.gaierror | ConnectionRefusedError)
+
+
+def _pause(error: Exception, failures: int) -> float:
+    """Seconds: what the server asks for, or twice as long after each failure."""
+    if isinstance(error, urllib.error.HTTPError):
+        with contextlib.suppress(TypeError, ValueError):  # absent, or a date
+            return min(max(float(error.headers["Retry-After"]), 0.0), _LONGEST_PAUSE)
+    return min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE) if failures else 0.0
+
+
+def _wrong(path: Path, checksum: str) -> str | None:
+    """What is wrong with a file's checksum; None if nothing."""
+    kind, _, wanted = checksum.partition(":")
     with open(path, "rb") as file:
+        digest = hashlib.new(kind, usedforsecurity=False)
         while block := file.read(_BLOCK):
             digest.update(block)
-    if digest.hexdigest() != md5:
-        raise ValueError(
-            f"{path} ({_size(path)} bytes, of {url}) has the MD5 sum {digest.hexdigest()}; wanted "
-            f"{md5}: it was damaged on its way or is another file; {advice}"
-        )
+    if digest.hexdigest() == wanted.lower():
+        return None
+    return f"({_size(path)} bytes) has the {kind.upper()} sum {digest.hexdigest()}; wanted {wanted}"
 
 
-def _failed(url: str, part: Path, error: Exception) -> OSError:
-    return OSError(
-        f"{url} could not be downloaded ({error}); {_size(part)} bytes have arrived in {part}, "
-        "and another call asks for the rest only"
+def _what_to_do(file: Published, path: Path, part: Path, errors: dict[str, Exception]) -> str:
+    kind, _, wanted = file.checksum.partition(":")
+    lines = [
+        f"{file.name} could not be downloaded:",
+        *(f"  {url}: {_in_words(error)}" for url, error in errors.items()),
+    ]
+    if have := _size(part):
+        lines.append(f"{have} bytes have arrived in {part}; another call asks for the rest only.")
+    lines.append(
+        "Without a connection here: download one of these elsewhere, check that its "
+        f"{kind.upper()} sum is {wanted}, put it at {path.absolute()}, and call again. "
+        "BPPSA_MIRRORS names folders that are asked first, such as file:///data."
     )
+    return "\n".join(lines)
+
+
+def _in_words(error: Exception) -> str:
+    if _nobody_answers(error):
+        return f"no server answers, is this machine offline? ({error})"
+    return str(error) or type(error).__name__
 
 
 def _size(path: Path) -> int:

@@ -3,14 +3,22 @@
 from pathlib import Path
 
 from .archives import extract_zip
-from .downloads import download
+from .downloads import Published, download
 from .irmas_layout import ARCHIVE_FOLDER
 from .locks import locked
 
 # Zenodo record 1290750 (DOI 10.5281/zenodo.1290750). Zenodo publishes MD5 alone; the address and
-# the sum are also those of mirdata's loader (mirdata/datasets/irmas.py).
-URL = "https://zenodo.org/record/1290750/files/IRMAS-TrainingData.zip?download=1"
-MD5 = "4fd9f5ed5a18d8e2687e6360b5f60afe"
+# the sum are also those of mirdata's loader (mirdata/datasets/irmas.py). The second address is the
+# same file by Zenodo's programming interface.
+ARCHIVE = Published(
+    f"{ARCHIVE_FOLDER}.zip",
+    (
+        f"https://zenodo.org/record/1290750/files/{ARCHIVE_FOLDER}.zip?download=1",
+        f"https://zenodo.org/api/records/1290750/files/{ARCHIVE_FOLDER}.zip/content",
+    ),
+    "md5:4fd9f5ed5a18d8e2687e6360b5f60afe",
+    most=4 * 10**9,
+)
 # 6,705 excerpts of 529,200 bytes and headers are 3.6 GB.
 MOST_BYTES = 8 * 10**9
 
@@ -30,10 +38,9 @@ def download_irmas(data_dir: Path) -> Path:
         ValueError: if the archive is not the published one, or not safe to extract.
     """
     folder = data_dir / ARCHIVE_FOLDER
-    archive = data_dir / f"{ARCHIVE_FOLDER}.zip"
-    with locked(archive):
+    with locked(data_dir / ARCHIVE.name):
         if not folder.exists():
-            download(URL, archive, MD5)
+            archive = download(ARCHIVE, data_dir)
             extract_zip(archive, folder, MOST_BYTES)
             archive.unlink()
     return folder

@@ -56,7 +56,8 @@ __all__ = [
 
 
 def cpu_capability() -> str:
-    """Instruction set of the CPU kernels in use: "x86_64_v2", "x86_64_v3", "x86_64_v4", "generic".
+    """Instruction set of the CPU kernels in use: "x86_64_v2", "x86_64_v3", "x86_64_v4", "aarch64",
+    "generic".
 
     Chosen at the first use of a kernel; the environment variable ``BPPSA_CPU_CAPABILITY``
     (``x86-64-v2``, ``x86-64-v3``) lowers it.

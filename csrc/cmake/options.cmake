@@ -19,6 +19,8 @@ set(BPPSA_LEVELS native CACHE STRING
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(bppsa_levels x86-64-v2 x86-64-v3 x86-64-v4)  # in rising order
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set(bppsa_levels aarch64)  # NEON, which each of them has
 else()
   set(bppsa_levels generic)
 endif()
@@ -48,7 +50,7 @@ set(why "BPPSA_LEVELS=${BPPSA_LEVELS}")
 if(BPPSA_LEVELS STREQUAL "native")
   if(bppsa_complete)
     set(why "${bppsa_complete}")
-  elseif(NOT bppsa_levels STREQUAL "generic")
+  elseif(bppsa_levels MATCHES "x86")
     bppsa_native_level()
     set(why "this machine's; -DBPPSA_LEVELS=all for every one")
   endif()

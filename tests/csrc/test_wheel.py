@@ -1,62 +1,111 @@
-"""The wheel: one py3-none file that runs in an empty environment without a compiler."""
+"""The wheel: one py3-none file that trains in an empty environment without a compiler. And the
+sdist, from which a wheel is built in an empty folder."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+TRAINING = ROOT / "tests" / "support" / "wheel_training.py"
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 
-SCRIPT = """
-import shutil, torch, bppsa_lightning as bl
-from pathlib import Path
-assert shutil.which("cc") is None and shutil.which("g++") is None
-assert Path(bl.__file__).is_relative_to({environment!r}), bl.__file__
-jac_t, grad = torch.randn(6, 2, 3, 3), torch.randn(7, 2, 3)
-for algorithm in ("linear", "chunked", "blelloch"):
-    found = bl.ops.reverse_scan(jac_t, grad, algorithm)
-    torch.testing.assert_close(found, bl.reference.reverse_scan(jac_t, grad))
-rnn = torch.nn.RNN(1, 4)
-assert len(bl.attach(rnn)) == 1
-rnn(torch.rand(5, 2, 1))[0].sum().backward()
-from bppsa_lightning.datasets import BitstreamDataModule
-print("ran", bl.__version__)
+NO_COMPILER = """
+import shutil, runpy, sys
+assert not any(map(shutil.which, ("cc", "gcc", "g++", "c++", "cmake", "ninja", "nvcc")))
+runpy.run_path(sys.argv[1])["main"](sys.argv[2])
 """
 
 
-@pytest.mark.wheel
-def test_wheel_runs_in_an_empty_environment_without_a_compiler(tmp_path):
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    build = [*pip, "wheel", str(ROOT), "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
-    # Outside CI its kernels are those of the installed build, whose objects it takes.
-    subprocess.run(build, check=True, env={"CI": "false", **os.environ})
-    (wheel,) = tmp_path.glob("*.whl")
-    assert "-py3-none-" in wheel.name
+def wheel_of(source, folder, *options, **variables):
+    """Builds a wheel, with what is installed here; its path."""
+    build = [*PIP, "wheel", str(source), "--no-deps", "--no-build-isolation", "-w", str(folder)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([*build, *options], check=True, cwd=folder, env={**environment, **variables})
+    (wheel,) = folder.glob("*.whl")
+    assert "-py3-none-linux_" in wheel.name
+    return wheel
+
+
+def check_contents(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {"bppsa_lightning/_C.so", "bppsa_lightning/py.typed"} <= set(names)
     assert "bppsa_lightning/datasets/bitstream.py" in names
-    assert not [n for n in names if n.startswith(("csrc/", "tests/", "datasets/", "experiments/"))]
+    assert len(names) == len(set(names))
+    top = {name.partition("/")[0] for name in names}
+    assert len(top) == 2 and all(name.startswith("bppsa_lightning") for name in top)
 
-    environment = tmp_path / "environment"
+
+def train_in_an_empty_environment(wheel, folder):
+    environment = folder / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     site = environment / "lib" / version / "site-packages"
     subprocess.run(
-        [*pip, "install", "--no-deps", "--no-index", "--target", str(site), str(wheel)], check=True
+        [*PIP, "install", "--no-deps", "--no-index", "--target", str(site), str(wheel)], check=True
     )
     # torch and lightning come from here: a .pth file, whose own .pth files (the editable install
     # of this project among them) Python does not follow.
     (site / "dependencies.pth").write_text(sysconfig.get_path("platlib") + "\n")
-    script = SCRIPT.format(environment=str(environment))
+    python = str(environment / "bin" / "python")
     ran = subprocess.run(
-        [str(environment / "bin" / "python"), "-c", script],
-        env={"PATH": str(environment / "bin")},
-        cwd=tmp_path,
+        [python, "-c", NO_COMPILER, str(TRAINING), str(environment)],
+        env={"PATH": str(environment / "bin"), "OMP_NUM_THREADS": "1"},
+        cwd=folder,
         capture_output=True,
         text=True,
     )
-    assert ran.returncode == 0 and ran.stdout.startswith("ran"), ran.stderr
+    assert ran.returncode == 0, ran.stderr
+    assert re.match(r"trained with bppsa_lightning \d", ran.stdout.splitlines()[-1])
+
+
+@pytest.mark.wheel
+def test_the_wheel_trains_in_an_empty_environment_without_a_compiler(tmp_path):
+    # Outside CI its kernels are those of the installed build, whose objects it takes.
+    wheel = wheel_of(ROOT, tmp_path, CI=os.environ.get("CI", "false"))
+    check_contents(wheel)
+    train_in_an_empty_environment(wheel, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    """The sdist, unpacked where there is nothing else."""
+    folder = tmp_path_factory.mktemp("sdist")
+    build = "from scikit_build_core.build import build_sdist; import sys; build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, str(folder)], check=True, cwd=ROOT)
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        kinds = {entry.name: entry for entry in file.getmembers()}
+        assert all(entry.isfile() or entry.isdir() for entry in kinds.values())
+        file.extractall(folder / "alone", filter="data")
+    (source,) = (folder / "alone").iterdir()
+    return source
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_the_sources_and_nothing_that_was_compiled(sdist):
+    tracked = ["git", "ls-files", "bppsa_lightning", "csrc", "datasets", "tests", "docs"]
+    listed = subprocess.run(tracked, cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a clone: git does not list the files")
+    files = {p.relative_to(sdist).as_posix() for p in sdist.rglob("*") if p.is_file()}
+    assert set(listed.stdout.split()) <= files
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "PKG-INFO"} <= files
+    compiled = (".so", ".o", ".pyc", ".whl")
+    assert not [name for name in files if name.endswith(compiled) or "/build/" in f"/{name}"]
+    assert sum((sdist / name).stat().st_size for name in files) < 30e6
+
+
+@pytest.mark.wheel
+def test_a_wheel_of_the_sdist_trains(sdist, tmp_path):
+    quickly = ["BPPSA_OPTIMIZATION=-O1", "BPPSA_CUDA=OFF", "BPPSA_LEVELS=native"]
+    options = [f"--config-settings=cmake.define.{option}" for option in quickly]
+    wheel = wheel_of(sdist, tmp_path, *options, CI="false")
+    check_contents(wheel)
+    train_in_an_empty_environment(wheel, tmp_path)

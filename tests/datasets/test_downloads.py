@@ -1,332 +1,372 @@
-"""Downloads from a server of this machine, cut off and resumed; archives that mean harm."""
+"""Downloads from servers of this machine that break, stall, lie or refuse; and runs that are
+killed."""
 
+import errno
 import hashlib
-import http.server
-import io
 import os
 import re
-import stat
-import struct
+import signal
 import threading
 import time
-import zipfile
-from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support import forked
+from support.broken_server import BrokenServer
 
-from bppsa_lightning.datasets import IRMASDataModule, downloads, irmas_archive
-from bppsa_lightning.datasets.archives import extract_zip
-from bppsa_lightning.datasets.downloads import download
+from bppsa_lightning.datasets import downloads, http_parts
+from bppsa_lightning.datasets.downloads import Published, download
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Sends `server.content`, at most `server.cuts.pop(0)` bytes of it before the line is dead."""
-
-    def do_GET(self):
-        asked = self.headers["Range"]
-        self.server.asked.append(asked)
-        content, start = self.server.content, 0
-        if self.server.status:
-            return self.send_error(self.server.status)
-        if asked and self.server.ranges:
-            start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1])
-            if start >= len(content):
-                return self.send_error(416)
-            self.send_response(206)
-            start += self.server.shift
-            last = len(content) - 1
-            self.send_header("Content-Range", f"bytes {start}-{last}/{len(content)}")
-        else:
-            self.send_response(200)
-        self.send_header("Content-Length", str(len(content) - start))
-        self.end_headers()
-        cut = self.server.cuts.pop(0) if self.server.cuts else len(content)
-        self.wfile.write(content[start:][:cut])
-
-    def log_message(self, *_):
-        pass
+@pytest.fixture
+def server():
+    with BrokenServer(CONTENT).running() as server:
+        yield server
 
 
 @pytest.fixture
-def server():
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.content, server.asked, server.cuts = CONTENT, [], []
-        server.ranges, server.status, server.shift = True, None, 0
-        server.url = f"http://127.0.0.1:{server.server_port}/data.zip?download=1"
-        server.md5 = hashlib.md5(CONTENT).hexdigest()
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+def mirror():
+    with BrokenServer(CONTENT).running() as server:
         yield server
-        server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch):
+    """The seconds that a download would have waited."""
+    waited = []
+    monkeypatch.setattr(downloads, "sleep", waited.append)
+    return waited
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(http_parts, "_TIMEOUT", 0.2)
+
+
+def published(*servers, **settings):
+    checksum = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
+    return Published("data.zip", tuple(s.url() for s in servers), checksum, **settings)
 
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-# Downloads
+def arrived(file, folder):
+    path = download(file, folder)
+    return path.read_bytes() == CONTENT and names(folder) == ["data.zip"]
+
+
+# --- one server ----------------------------------------------------------------------------------
 
 
 def test_download_and_no_second_one(server, tmp_path):
-    path = tmp_path / "below" / "data.zip"
     for _ in range(2):
-        download(server.url, path, server.md5)
-        assert path.read_bytes() == CONTENT and names(path.parent) == ["data.zip"]
+        assert arrived(published(server), tmp_path / "below")
     assert server.asked == [None]
 
 
-def test_a_connection_that_breaks_is_taken_up_again(server, tmp_path):
+def test_a_connection_that_breaks_is_taken_up_again(server, tmp_path, pauses):
     server.cuts = [100_000, 1, 0, 150_000]
-    download(server.url, tmp_path / "data.zip", server.md5)
-    assert (tmp_path / "data.zip").read_bytes() == CONTENT
+    assert arrived(published(server), tmp_path)
     starts = [None, "bytes=100000-", "bytes=100001-", "bytes=100001-", "bytes=250001-"]
     assert server.asked == starts
+    assert pauses == [0, 1, 2, 0]  # seconds; none after one that brought much
 
 
 def test_a_download_that_was_given_up_is_resumed_by_the_next_call(server, tmp_path):
     server.cuts = [70_000] + [0] * downloads._ATTEMPTS
     with pytest.raises(OSError, match="70000 bytes have arrived in .*data.zip.part.*rest only"):
-        download(server.url, tmp_path / "data.zip", server.md5)
+        download(published(server), tmp_path)
     assert names(tmp_path) == ["data.zip.part"]
     server.asked.clear()
-    download(server.url, tmp_path / "data.zip", server.md5)
-    assert server.asked == ["bytes=70000-"] and names(tmp_path) == ["data.zip"]
-    assert (tmp_path / "data.zip").read_bytes() == CONTENT
+    assert arrived(published(server), tmp_path)
+    assert server.asked == ["bytes=70000-"]
 
 
-def test_a_server_without_ranges_sends_all_again(server, tmp_path):
-    server.ranges, server.cuts = False, [100_000]
-    download(server.url, tmp_path / "data.zip", server.md5)
-    assert (tmp_path / "data.zip").read_bytes() == CONTENT
-    assert server.asked == [None, "bytes=100000-"]
+def test_a_server_that_stalls_is_asked_for_the_rest(server, tmp_path, impatient):
+    server.stalls = [150_000]
+    assert arrived(published(server), tmp_path)
+    assert server.asked == [None, "bytes=150000-"]
+
+
+def test_a_server_that_trickles_is_left_for_the_next(
+    server, mirror, tmp_path, impatient, monkeypatch
+):
+    monkeypatch.setattr(http_parts, "_SLOWEST", 100_000)
+    server.trickle = 0.05  # 20,000 bytes a second, and never a pause as long as the time-out
+    assert arrived(published(server, mirror), tmp_path)
+    assert len(server.asked) == downloads._ATTEMPTS
+    assert len(mirror.asked) == 1 and int(re.search(r"\d+", mirror.asked[0])[0]) > 10_000
+
+
+def test_a_server_without_ranges_sends_all_again_and_nothing_is_lost(server, tmp_path):
+    server.ranges, server.cuts = False, [100_000, 50_000, 200_000]
+    sizes = []
+    fetch = http_parts.fetch_rest
+
+    def fetch_and_look(url, part, *rest):
+        whole = fetch(url, part, *rest)
+        sizes.append(part.stat().st_size)
+        return whole
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(downloads, "fetch_rest", fetch_and_look)
+        assert arrived(published(server), tmp_path)
+    assert sizes == [100_000, 100_000, 200_000, 300_000]
 
 
 def test_a_part_that_is_whole_takes_its_place(server, tmp_path):
-    (tmp_path / "data.zip.part").write_bytes(CONTENT)
-    download(server.url, tmp_path / "data.zip", server.md5)
-    assert (tmp_path / "data.zip").read_bytes() == CONTENT
+    for size in (None, len(CONTENT)):
+        (tmp_path / "data.zip").unlink(missing_ok=True)
+        (tmp_path / "data.zip.part").write_bytes(CONTENT)
+        assert arrived(published(server, size=size), tmp_path)
+    assert server.asked == ["bytes=300000-"]  # who knows the size need not ask
 
 
 @pytest.mark.parametrize("part", [b"x" * 1000, b"x" * 300_000, CONTENT + b"x"])
-def test_a_part_of_something_else_is_removed_and_the_next_call_succeeds(server, tmp_path, part):
+@pytest.mark.parametrize("size", [None, len(CONTENT)])
+def test_a_part_of_something_else_is_downloaded_anew(server, tmp_path, part, size):
     (tmp_path / "data.zip.part").write_bytes(part)
-    with pytest.raises(ValueError, match=f"has the MD5 sum .*wanted {server.md5}.*try again"):
-        download(server.url, tmp_path / "data.zip", server.md5)
-    assert names(tmp_path) == []
-    download(server.url, tmp_path / "data.zip", server.md5)
-    assert names(tmp_path) == ["data.zip"]
+    assert arrived(published(server, size=size), tmp_path)
 
 
 def test_another_file_on_the_server_is_refused(server, tmp_path):
     server.content = CONTENT[::-1]
-    with pytest.raises(ValueError, match=f"300000 bytes, of {re.escape(server.url)}.*MD5"):
-        download(server.url, tmp_path / "data.zip", server.md5)
-    assert names(tmp_path) == []
+    reason = f"{re.escape(server.url())}: what arrived .300000 bytes. has the MD5 sum"
+    with pytest.raises(ValueError, match=reason):
+        download(published(server), tmp_path)
+    assert names(tmp_path) == [] and server.asked == [None]
 
 
 def test_a_file_of_the_users_is_not_removed(server, tmp_path):
     (tmp_path / "data.zip").write_bytes(b"mine")
     with pytest.raises(ValueError, match="has the MD5 sum .*remove it to download it again"):
-        download(server.url, tmp_path / "data.zip", server.md5)
+        download(published(server), tmp_path)
     assert (tmp_path / "data.zip").read_bytes() == b"mine" and server.asked == []
 
 
-@pytest.mark.parametrize("status, tries", [(404, 1), (403, 1), (503, downloads._ATTEMPTS)])
+@pytest.mark.parametrize(
+    "status, tries", [(404, 1), (403, 1), (500, downloads._ATTEMPTS), (429, downloads._ATTEMPTS)]
+)
 def test_a_server_that_refuses(server, tmp_path, status, tries):
-    server.status = status
-    with pytest.raises(OSError, match=f"could not be downloaded .HTTP Error {status}.*0 bytes"):
-        download(server.url, tmp_path / "data.zip", server.md5)
+    server.statuses = [status] * 20
+    with pytest.raises(OSError, match=f"could not be downloaded:.*\n.*HTTP Error {status}"):
+        download(published(server), tmp_path)
     assert len(server.asked) == tries and names(tmp_path) == []
+
+
+def test_pauses_grow_or_are_what_the_server_asks_for(server, tmp_path, pauses):
+    server.statuses = [503] * 4
+    assert arrived(published(server), tmp_path)
+    assert pauses == [1, 2, 4, 8]
+    (tmp_path / "data.zip").unlink()
+    pauses.clear()
+    for server.retry_after in ("7", "100000", "Wed, 21 Oct 2026 07:28:00 GMT", "-3"):
+        server.statuses = [503]
+        assert arrived(published(server), tmp_path)
+        (tmp_path / "data.zip").unlink()
+    assert pauses == [7, 60, 1, 0]
 
 
 def test_a_server_that_sends_another_part_than_asked(server, tmp_path):
     server.cuts, server.shift = [1000], 7
     with pytest.raises(OSError, match="the server sent bytes from 1007 on; asked for 1000"):
-        download(server.url, tmp_path / "data.zip", server.md5)
+        download(published(server), tmp_path)
     assert (tmp_path / "data.zip.part").read_bytes() == CONTENT[:1000]
 
 
-def test_no_server(tmp_path):
-    with pytest.raises(OSError, match="http://127.0.0.1:9/a could not be downloaded.*refused"):
-        download("http://127.0.0.1:9/a", tmp_path / "a", "0" * 32)
+@pytest.mark.parametrize("claims", [1000, 299_999, 300_001, 10**15])
+def test_who_knows_the_size_believes_no_other(server, mirror, tmp_path, claims):
+    server.claims = claims
+    with pytest.raises(OSError, match=f"a file of {claims} bytes; wanted 300000"):
+        download(published(server, size=len(CONTENT)), tmp_path)
+    assert names(tmp_path) == []
+    assert arrived(published(server, mirror, size=len(CONTENT)), tmp_path)
 
 
-# Archives
+@pytest.mark.parametrize("claims", [1000, 299_999, 300_001, "", 10**6])
+def test_lengths_that_are_lies_do_not_make_a_file(server, mirror, tmp_path, claims):
+    """Without a known size the checksum decides; where all arrived, a lie does no harm."""
+    server.claims = claims
+    assert arrived(published(server, mirror), tmp_path)
+    assert len(mirror.asked) == (claims in (1000, 299_999))
 
 
-def link(name):
-    entry = zipfile.ZipInfo(name)
-    entry.create_system, entry.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
-    return entry
+@pytest.mark.parametrize("claims", ["", 10**9])
+def test_no_more_is_taken_than_the_file_may_have(server, tmp_path, claims):
+    server.content, server.claims = bytes(10_000_000), claims
+    with pytest.raises(OSError, match="more than 400000 bytes|wanted at most 400000"):
+        download(published(server, most=400_000), tmp_path)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 400_000
 
 
-def archive(path, entries):
-    """A zip of (name or ZipInfo, content); names go in as they are, whatever they say."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        for entry, content in entries:
-            if isinstance(entry, str):
-                info = zipfile.ZipInfo("x")
-                info.filename = entry
-                entry = info
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            file.writestr(entry, content)
-    return path
+# --- several servers -----------------------------------------------------------------------------
 
 
-GOOD = [("data/", b""), ("data/a.txt", b"a"), ("data/b/c.txt", b"c")]
-HOSTILE = {
-    "absolute": ([("/tmp/bppsa-evil", b"x")], "no relative path"),
-    "absolute in the folder": ([("//data/a", b"x")], "no relative path"),
-    "drive": ([("C:/evil", b"x")], "no relative path"),
-    "stream": ([("data/a:evil", b"x")], "no relative path"),
-    "backslashes": ([("data\\..\\..\\evil", b"x")], "no relative path"),
-    "dots": ([("../evil", b"x")], "leaves its folder"),
-    "dots below": ([("data/../../evil", b"x")], "leaves its folder"),
-    "dots at the end": ([("data/b/..", b"x")], "leaves its folder"),
-    "link": ([(link("data/evil"), b"/etc/passwd")], "a link or another special file"),
-    "through a link": (
-        [(link("data/out"), b".."), ("data/out/evil", b"x")],
-        "a link or another special file",
-    ),
-    "twice": ([("data/a", b"x"), ("data/a", b"y")], "two entries of the name"),
-    "twice in other words": ([("data/a", b"x"), ("data/./a", b"y")], "two entries of the name"),
-    "below a file": ([("data/a.txt/b/evil", b"x")], "lies in a file"),
-    "too large": ([("data/a", bytes(2_000_000))], "take 2000002 bytes; wanted at most 1000000"),
-}
+def test_mirrors_are_tried_in_order_and_go_on_where_the_one_before_stopped(
+    server, mirror, tmp_path
+):
+    server.cuts = [120_000] + [0] * 20
+    assert arrived(published(server, mirror), tmp_path)
+    assert mirror.asked == ["bytes=120000-"]
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-@pytest.mark.parametrize("kind", HOSTILE)
-@pytest.mark.parametrize("place", ["first", "last"])
-def test_hostile_archives_write_nothing(tmp_path, kind, place):
-    entries, reason = HOSTILE[kind]
-    home = tmp_path / "home"
-    home.mkdir()
-    entries = [*entries, *GOOD] if place == "first" else [*GOOD, *entries]
-    path = archive(home / "data.zip", entries)
-    with pytest.raises(ValueError, match=f"data.zip is not extracted: .*{reason}"):
-        extract_zip(path, home / "data", 1_000_000)
-    assert names(tmp_path) == ["home"] and names(home) == ["data.zip"]
-    assert not Path("/tmp/bppsa-evil").exists()
+@pytest.mark.parametrize("size", [None, len(CONTENT)])
+def test_a_mirror_with_another_file_spoils_nothing(server, mirror, tmp_path, size):
+    server.content = CONTENT[::-1]
+    assert arrived(published(server, mirror, size=size), tmp_path)
+    assert mirror.asked == [None]
 
 
-def damaged(path, damage):
-    path.write_bytes(damage(bytearray(path.read_bytes())))
-    return path
+def test_half_of_another_file_is_not_blamed_on_the_next_mirror(server, mirror, tmp_path):
+    server.content, server.cuts = CONTENT[::-1], [150_000] + [0] * 20
+    assert arrived(published(server, mirror), tmp_path)
+    assert mirror.asked == ["bytes=150000-", None]
 
 
-def lie_about_the_size(content):
-    """The entry claims ten bytes, in both places where a zip file says it."""
-    for magic, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
-        place = content.index(magic) + offset
-        content[place : place + 4] = struct.pack("<I", 10)
-    return content
+def test_each_server_and_its_reason_is_named(server, mirror, tmp_path):
+    server.statuses, mirror.content = [404], b"x" * 300_000
+    with pytest.raises(OSError) as error:
+        download(published(server, mirror), tmp_path)
+    lines = str(error.value).splitlines()
+    assert re.search(f"{re.escape(server.url())}: .*404", lines[1])
+    assert re.search(f"{re.escape(mirror.url())}: .*MD5", lines[2])
 
 
-def flag_as_encrypted(content):
-    for magic, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        content[content.index(magic) + offset] |= 1
-    return content
-
-
-def flip_data(content):
-    content[40] ^= 255
-    return content
-
-
-@pytest.mark.parametrize(
-    "damage, reason",
-    [
-        (lambda content: b"", "no whole zip archive"),
-        (lambda content: b"no archive", "no whole zip archive"),
-        (lambda content: content[:-30], "no whole zip archive"),
-        (lie_about_the_size, "no whole zip archive"),
-        (flip_data, "no whole zip archive"),
-        (flag_as_encrypted, "is encrypted"),
-    ],
-    ids=["empty", "text", "cut off", "bomb that lies", "damaged", "encrypted"],
-)
-def test_damaged_archives_leave_nothing(tmp_path, damage, reason):
-    path = archive(tmp_path / "data.zip", [("data/a", bytes(100_000)), *GOOD])
-    with pytest.raises(ValueError, match=reason):
-        extract_zip(damaged(path, damage), tmp_path / "data", 1_000_000)
-    assert names(tmp_path) == ["data.zip"]
-
-
-def test_good_archives_are_extracted_without_what_lies_beside(tmp_path):
-    extra = [("__MACOSX/._a", b"x"), ("readme", b"x"), ("data/empty/", b"")]
-    path = archive(tmp_path / "data.zip", [*GOOD, *extra])
-    extract_zip(path, tmp_path / "data", 1_000_000)
-    assert names(tmp_path) == ["data", "data.zip"]
-    assert names(tmp_path / "data") == ["a.txt", "b", "empty"]
-    assert (tmp_path / "data" / "b" / "c.txt").read_bytes() == b"c"
-
-
-def test_archives_without_the_folder_and_folders_in_the_way(tmp_path):
-    path = archive(tmp_path / "data.zip", [("other/a", b"x")])
-    with pytest.raises(ValueError, match="does not hold the folder 'data'"):
-        extract_zip(path, tmp_path / "data", 1_000_000)
-    archive(path, [("data", b"a file")])
-    with pytest.raises(ValueError, match="does not hold the folder 'data'"):
-        extract_zip(path, tmp_path / "data", 1_000_000)
-    archive(path, GOOD)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "mine").write_text("mine")
-    with pytest.raises(OSError):
-        extract_zip(path, tmp_path / "data", 1_000_000)
-    assert names(tmp_path) == ["data", "data.zip"] and names(tmp_path / "data") == ["mine"]
-
-
-def test_what_a_killed_extraction_left_is_removed_after_a_day(tmp_path):
-    path = archive(tmp_path / "data.zip", GOOD)
-    for age in (0, 2 * 86400):
-        left = tmp_path / f".data.{age}.tmp"
-        (left / "b").mkdir(parents=True)
-        os.utime(left, (time.time() - age,) * 2)
-    extract_zip(path, tmp_path / "data", 1_000_000)
-    assert names(tmp_path) == [".data.0.tmp", "data", "data.zip"]
-
-
-# IRMAS
-
-
-def published(server, monkeypatch, tmp_path):
-    """Serves an archive of the published layout in the place of the published one."""
-    from support.irmas_corpus import write_corpus
-
-    root = tmp_path / "published" / "IRMAS-TrainingData"
-    write_corpus(root, ("cel", "org"), recordings=2)
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file:
-        for path in sorted(root.rglob("*")):
-            file.write(path, path.relative_to(root.parent))
-    server.content = buffer.getvalue()
-    monkeypatch.setattr(irmas_archive, "URL", server.url)
-    monkeypatch.setattr(irmas_archive, "MD5", hashlib.md5(server.content).hexdigest())
-
-
-def test_irmas_is_downloaded_if_asked_for_and_once(server, tmp_path, monkeypatch):
-    pytest.importorskip("librosa", reason="the audio extra brings librosa")
-    published(server, monkeypatch, tmp_path)
-    settings = {"val_split": 0.25, "test_split": 0.25, "prepare_workers": 1}
-    folder = tmp_path / "data"
-    with pytest.raises(FileNotFoundError, match="download=True"):
-        IRMASDataModule(folder, **settings).prepare_data()
+def test_the_users_own_mirrors_come_first(server, mirror, tmp_path, monkeypatch):
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    (folder / "data.zip").write_bytes(CONTENT)
+    own = f"http://127.0.0.1:{mirror.server_port}/copies/"
+    monkeypatch.setenv("BPPSA_MIRRORS", f"file:///nowhere {own} http://127.0.0.1:9")
+    assert arrived(published(server), tmp_path / "first")
+    assert server.asked == [] and mirror.paths == {"/copies/data.zip": 1}
+    monkeypatch.setenv("BPPSA_MIRRORS", folder.as_uri())
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / "data.zip.part").write_bytes(CONTENT[:1000])
+    assert arrived(published(server), tmp_path / "second")
     assert server.asked == []
-    server.cuts = [50_000]
-    for _ in range(2):
-        data = IRMASDataModule(folder, download=True, **settings)
-        data.prepare_data()
-        data.setup()
-        assert [len(data._datasets[name]) for name in ("train", "val", "test")] == [2, 1, 1]
-    assert server.asked == [None, "bytes=50000-"]
-    left = [name for name in names(folder) if not name.endswith((".lock", ".mfcc"))]
-    assert left == ["IRMAS-TrainingData"]
 
 
-def test_the_published_archive():
-    assert re.fullmatch(r"https://zenodo.org/record/1290750/.*download=1", irmas_archive.URL)
-    assert irmas_archive.MD5 == "4fd9f5ed5a18d8e2687e6360b5f60afe"
-    assert irmas_archive.MOST_BYTES > 6705 * 529_244
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/a", "http://does-not-exist.invalid/a"])
+def test_offline_the_message_says_how_to_go_on_by_hand(tmp_path, url, pauses):
+    file = Published("a", (url,), "sha256:" + "0" * 64)
+    with pytest.raises(OSError) as error:
+        download(file, tmp_path)
+    message = str(error.value)
+    assert "is this machine offline?" in message and url in message
+    assert f"SHA256 sum is {'0' * 64}" in message and str(tmp_path / "a") in message
+    assert len(pauses) == 1  # it does not keep anyone waiting
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://127.0.0.1:x/a", "ftp2://x/a", "http://a b/c"])
+def test_addresses_that_are_none(tmp_path, server, url, monkeypatch):
+    monkeypatch.setenv("BPPSA_MIRRORS", url)
+    assert arrived(published(server), tmp_path)
+
+
+# --- the folder ----------------------------------------------------------------------------------
+
+
+def test_a_folder_without_room_is_named_at_once(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(http_parts.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(OSError, match="data.zip cannot be written .1000 bytes are free, 300000"):
+        download(published(server), tmp_path)
+    assert len(server.asked) == 1
+
+
+def test_a_disk_that_fills_up_is_not_blamed_on_the_server(server, mirror, tmp_path, monkeypatch):
+    class Full:
+        def write(self, block):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    class Opened:
+        __enter__ = lambda self: Full()  # noqa: E731
+        __exit__ = lambda self, *_: None  # noqa: E731
+
+    monkeypatch.setattr(http_parts, "_opened", lambda part: Opened())
+    with pytest.raises(OSError, match="cannot be written .No space left.*pass another") as error:
+        download(published(server, mirror), tmp_path)
+    assert error.value.errno == errno.ENOSPC and len(server.asked + mirror.asked) == 1
+
+
+def test_a_part_that_is_a_folder(server, tmp_path):
+    (tmp_path / "data.zip.part").mkdir()
+    with pytest.raises(OSError, match="cannot be written .Is a directory"):
+        download(published(server, size=len(CONTENT)), tmp_path)
+
+
+def test_progress_is_shown_where_someone_looks(server, tmp_path, monkeypatch):
+    seen = []
+
+    class Bar(downloads.tqdm):
+        def __init__(self, *args, **settings):
+            assert settings["disable"] is None  # silent without a terminal
+            super().__init__(*args, **{**settings, "disable": False})
+
+        def update(self, n):
+            super().update(n)
+            seen.append((self.n, self.total))
+
+    monkeypatch.setattr(downloads, "tqdm", Bar)
+    server.cuts = [100_000]
+    assert arrived(published(server), tmp_path)
+    assert seen == sorted(seen) and seen[-1] == (300_000, 300_000)
+
+
+# --- processes -----------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from bppsa_lightning.datasets.downloads import Published, download
+
+url, checksum, folder = sys.argv[1:]
+download(Published("data.zip", (url,), checksum), Path(folder))
+"""
+
+
+def test_a_process_that_is_killed_in_the_middle_is_resumed(server, tmp_path):
+    script, part = tmp_path / "script.py", tmp_path / "data" / "data.zip.part"
+    script.write_text(SCRIPT)
+    server.trickle = 0.002
+    process = forked.start(
+        tmp_path / "out", script, server.url(), server.checksum(), tmp_path / "data"
+    )
+    try:
+        end = time.monotonic() + 60
+        while not (part.exists() and part.stat().st_size > 50_000):
+            assert process.exitcode is None and time.monotonic() < end
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+    finally:
+        forked.kill(process)
+    have = part.stat().st_size
+    assert 50_000 < have < 300_000 and CONTENT.startswith(part.read_bytes())
+    server.trickle = None
+    assert arrived(published(server), tmp_path / "data")
+    assert server.asked == [None, f"bytes={have}-"]
+
+
+def test_of_several_at_once_all_get_the_file(server, tmp_path):
+    """Who calls for the same folder at once takes a lock (`locked`); without, other folders."""
+    server.cuts = [100_000] * 3
+    failed = []
+
+    def one(number):
+        try:
+            assert arrived(published(server), tmp_path / str(number))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
