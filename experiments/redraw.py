@@ -17,6 +17,7 @@ from experiments import recording
 from experiments.benchmarks import newton_plots, recurrent_plots, trained_plots
 from experiments.compare import plots
 from experiments.paper import (
+    depth_scaling,
     figure10,
     gru_breakdown,
     irmas_curves,
@@ -36,6 +37,7 @@ OF_RECORDS: dict[str, Callable[[dict, Path], None]] = {
     "benchmark_recurrent_cpu": recurrent_plots.draw,
     "bitstream_sweep_gru_cpu": sweep.draw,
     "bitstream_sweep_rnn_cpu": sweep.draw,
+    "depth_scaling": depth_scaling.draw,
     "figure10": figure10.draw,
     "grid_recurrent_cpu": recurrent_plots.draw,
     "gru_breakdown_cpu": gru_breakdown.draw,

@@ -10,7 +10,7 @@ on each rank, one thread each.
 - simulated, P to 64: events with the costs of n / P layers, of their products and of messages, all
   measured here. "gpipe" cuts the batch into 4 P micro-batches, as far as there are samples.
 
-Writes depth_scaling.json and depth_scaling.png.
+Writes depth_scaling.json, depth_scaling.png and .svg.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from experiments import recording
+from experiments import recording, style
 from experiments.paper.depth_ranks import WAYS, compared, costs
 from experiments.paper.scaling_model import Costs, Ranks
 from experiments.paper.scaling_ranks import on_ranks
@@ -27,7 +27,9 @@ from experiments.paper.scaling_ranks import on_ranks
 # n, B, N: one sample and narrow, as the paper's case for a scan; a batch; wide.
 STACKS = ((64, 1, 16), (64, 1, 128), (64, 16, 32), (64, 64, 128))
 MOST = 64
-STYLES = {"linear": ("#000000", "D"), "blelloch": ("#0072b2", "o"), "gpipe": ("#009e73", "s")}
+STYLES = {
+    "linear": (style.BLACK, "D"), "blelloch": (style.BLUE, "o"), "gpipe": (style.GREEN, "s"),
+}  # fmt: skip
 WORDS = {"linear": "passed on", "blelloch": "scan over ranks", "gpipe": "GPipe, micro-batches"}
 
 
@@ -112,13 +114,14 @@ def main(arguments: list[str] | None = None) -> None:
             said = (f"{row['P']}: {row['step']:.2f}x, {row['backward']:.2f}x" for row in mine)
             print(f"  simulated, {way}: ranks: step, backward: {'; '.join(said)}", flush=True)
     path = recording.folder(asked.record) / "depth_scaling.json"
-    recording.write(path, {"stacks": rows})
-    draw(rows, path.with_suffix(".png"))
-    print(f"record: {path}, .png")
+    record = recording.write(path, {"stacks": rows})
+    draw(record, path.with_suffix(".png"))
+    print(f"record: {path}, .png, .svg")
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
+def draw(record: dict[str, Any], path: Path) -> None:
     """A column for each stack: whole steps above, the backward by itself below."""
+    rows = record["stacks"]
     figure, axes = recording.pyplot().subplots(
         2, len(rows), figsize=(4 * len(rows), 7.4), layout="constrained", squeeze=False
     )
@@ -140,12 +143,10 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         [*handles, hollow], [*labels, "measured"], loc="outside lower center", ncols=5,
         frameon=False,
     )  # fmt: skip
-    environment = recording.environment()
-    figure.suptitle(
-        "A stack whose layers lie on P ranks, one thread each: measured, and simulated with costs "
-        f"of {recording.machine(environment)}"
+    figure.suptitle("A stack whose layers lie on P ranks, one thread each")
+    recording.save_figure(
+        figure, path, record["environment"], "measured, and simulated with measured costs"
     )
-    recording.save_figure(figure, path)
 
 
 def _gains_over_ranks(axis: Any, row: dict[str, Any], what: str) -> None:

@@ -55,7 +55,7 @@ def test_two_ranks_are_measured():
 
 def test_the_record_is_drawn_and_told(tmp_path):
     record = json.loads((recording.RECORDS / "depth_scaling.json").read_text())
-    depth_scaling.draw(record["stacks"], tmp_path / "picture.png")
+    depth_scaling.draw(record, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 50_000
     said = SECTION.text({"depth_scaling": record})
     assert said.count("64 layers of 16, 1 sample ") == 7
