@@ -123,6 +123,11 @@ def test_no_markdown_is_left_over(parsed):
             assert not found, f"{name}: {text[max(found.start() - 80, 0) : found.end() + 80]!r}"
 
 
+def test_a_number_and_its_unit_stay_together(parsed):
+    text = "".join(parsed[""].text)
+    assert "5.41\N{NO-BREAK SPACE}ms" in text and "3\N{NO-BREAK SPACE}%" in text
+
+
 def test_a_broken_link_fails_the_build(tmp_path):
     pages = shutil.copytree(site.CONFIG.parent / "pages", tmp_path / "pages")
     (pages / "broken.md").write_text(
@@ -131,4 +136,4 @@ def test_a_broken_link_fails_the_build(tmp_path):
     done = site.build(tmp_path / "site", docs_dir=str(pages), nav=None, plugins=["search"])
     assert done.returncode != 0
     assert "'docs/nowhere.md'" in done.stderr and "'docs/planner.md#nowhere'" in done.stderr
-    assert done.stderr.count("WARNING") == 2
+    assert done.stderr.count("contains a link") == 2

@@ -26,6 +26,7 @@ _CODE = re.compile(r"^(```+)[^\n]*\n.*?^\1`*\s*$|`[^`\n]*`", re.DOTALL | re.MULT
 _LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)[^)]*\)")
 _MARKER = re.compile(r"^(<!-- [^\n]* -->)$", re.MULTILINE)
 _LIST = re.compile(r"(?<=\n)([^\n]*\S[^\n]*\n)(?=(?:[-*]|\d+\.) )")
+_UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|µs|MB|MiB|GB|GiB|%)(?!\w))")
 _ITEM = re.compile(r"(?:[-*]|\d+\.) |\s")
 
 
@@ -94,6 +95,7 @@ def _as_parsed(text: str, folder: PurePosixPath) -> str:
     # A table, or a list, right below a comment or a paragraph is one on GitHub alone.
     text = _MARKER.sub(r"\n\1\n", text)
     text = _LIST.sub(lambda m: m[0] if _ITEM.match(m[0]) else m[0] + "\n", text)
+    text = _UNIT.sub("\N{NO-BREAK SPACE}", text)
     # A folder's page is its index.
     return _LINK.sub(lambda m: _to_index(m, folder), text)
 
