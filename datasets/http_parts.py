@@ -68,7 +68,8 @@ def fetch_rest(
     except urllib.error.HTTPError as error:
         error.close()  # it is a response, with a socket of its own
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
-            return True  # nothing beyond; the checksum tells whether it is the file
+            # Nothing beyond; the checksum tells whether it is the file.
+            return size is None or have >= size
         raise
     with response:
         start, total = _range(response)

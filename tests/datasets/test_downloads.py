@@ -179,6 +179,12 @@ def test_a_server_that_sends_another_part_than_asked(server, tmp_path):
     assert (tmp_path / "data.zip.part").read_bytes() == CONTENT[:1000]
 
 
+def test_who_knows_the_size_is_not_told_that_there_is_no_more(server, mirror, tmp_path):
+    server.cuts, server.statuses = [200_000], [None] + [416] * 20
+    assert arrived(published(server, mirror, size=len(CONTENT)), tmp_path)
+    assert mirror.asked == ["bytes=200000-"]
+
+
 @pytest.mark.parametrize("claims", [1000, 299_999, 300_001, 10**15])
 def test_who_knows_the_size_believes_no_other(server, mirror, tmp_path, claims):
     server.claims = claims
