@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 LONG = (
     "calibration/test_cuda.py",
     "csrc/test_sanitizers.py",
+    "csrc/test_aarch64.py",
     "csrc/test_objects.py",
     "csrc/test_sources.py",
     "csrc/test_wheel.py",

@@ -11,7 +11,8 @@ import subprocess
 import numpy as np
 import pytest
 import torch
-from support.native_build import build
+from filelock import FileLock
+from support.native_build import ROOT, build
 from support.recurrent_layers import GATES
 
 from bppsa_lightning import reference
@@ -23,7 +24,7 @@ SIZES = [(13, 5, 8), (9, 2, 7), (6, 1, 3), (4, 70, 20)]
 
 
 @pytest.fixture(scope="module")
-def levels(tmp_path_factory):
+def levels():
     """Runs the program of csrc/testing/drivers/levels.cpp: arguments and arrays in, numbers out."""
     options, emulator = [], []
     if platform.machine() != "aarch64":
@@ -33,8 +34,12 @@ def levels(tmp_path_factory):
         options = [f"-DCMAKE_CXX_COMPILER={compiler}", "-DCMAKE_SYSTEM_NAME=Linux"]
         options += ["-DCMAKE_SYSTEM_PROCESSOR=aarch64", "-DCMAKE_EXE_LINKER_FLAGS=-static"]
         emulator = [found]
-    folder = tmp_path_factory.mktemp("aarch64")
-    program = build(folder, "-DBPPSA_OPTIMIZATION=-O1", *options, targets=("levels",)) / "levels"
+    # Kept for the next session, and made by one of several processes.
+    folder = ROOT / "build" / "aarch64"
+    folder.parent.mkdir(exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):
+        build(folder, "-DBPPSA_OPTIMIZATION=-O1", *options, targets=("levels",))
+    program = folder / "levels"
 
     def run(what, plan, sizes, arrays, *more):
         kind = {"float32": "f32", "float64": "f64"}[str(arrays[0].dtype)]
