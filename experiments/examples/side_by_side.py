@@ -60,7 +60,7 @@ class Watch(pl.Callback):
         return Run(self.losses, self.timer.medians(), model)
 
 
-def parser(text: str, both: bool = True) -> argparse.ArgumentParser:
+def parser(text: str) -> argparse.ArgumentParser:
     """The command line of an example whose docstring is `text`."""
     parser = argparse.ArgumentParser(description=text.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="smaller, in seconds: does it run?")
@@ -130,7 +130,8 @@ def draw_step(axes: "Axes", found: dict[str, Any]) -> None:
             label = None if place else part
             axes.bar(place, ms, 0.6, bottom, color=colour, label=label)
             bottom += ms
-        axes.text(place, bottom, f"{bottom:.1f} ms", ha="center", va="bottom")
+        step = found[name]["seconds"]["step"] * 1e3
+        axes.text(place, bottom, f"{step:.1f} ms", ha="center", va="bottom")
     axes.set_xticks(range(len(NAMES)), list(NAMES.values()))
     axes.set(ylabel="milliseconds a step", title=f"{found['speed_up']['step']:.1f}x as fast a step")
     axes.margins(y=0.1)
