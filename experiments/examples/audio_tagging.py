@@ -45,7 +45,7 @@ class Tagger(pl.LightningModule):
         return cross_entropy(self(x + 0.3 * torch.randn_like(x)), instrument)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), lr=1e-2, weight_decay=0.1)
+        return torch.optim.AdamW(self.parameters(), lr=3e-3, weight_decay=0.1)
 
 
 def train(data: RenderedIRMASDataModule, strategy: str, epochs: int) -> Run:
