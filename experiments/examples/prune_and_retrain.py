@@ -6,7 +6,7 @@ In PyTorch a pruned layer costs what it did before: zeros are multiplied, and ha
 Lightning's callback ModelPruning is replaced by its subclass bl.SparseJacobianPruning; all else is
 as it was. Digits of scikit-learn, brought to 3 x 32 x 32.
 
-The picture: the losses over time, steps before and after pruning, and how many new digits are right.
+The picture: the losses over time, and what a step takes before pruning and after.
 """
 
 import argparse
