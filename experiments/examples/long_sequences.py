@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from experiments.examples import side_by_side
-from experiments.examples.side_by_side import Watch
+from experiments.examples.side_by_side import Memory, Watch
 
 # strategy, processes, name, colour
 WAYS = {
@@ -71,23 +71,6 @@ class Follower(pl.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=1e-2)
 
 
-class Memory(pl.Callback):
-    """The most bytes that this process had in training, beyond those before it (Linux)."""
-
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.before = resident("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # forgets the most so far
-
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.bytes = resident("VmHWM") - self.before
-
-
-def resident(what: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    [line] = [line for line in lines if line.startswith(what)]
-    return int(line.split()[1]) * 1024
-
-
 def train(way: str, steps: int, count: int) -> dict[str, Any]:
     """This is what one copies: the model and the data are as ever."""
     strategy, processes, *_ = WAYS[way]
@@ -119,27 +102,19 @@ def train_apart(way: str, steps: int, count: int) -> dict[str, Any]:
 
 def draw(axes: Any, found: dict[str, Any]) -> None:
     """Losses over the steps, seconds of a step, and megabytes of a process."""
-    for place, (way, (_, _, name, colour)) in enumerate(WAYS.items()):
-        axes[0].plot(
-            range(1, len(found[way]["losses"]) + 1), found[way]["losses"], color=colour,
-            linewidth=5 - 2 * place, label=name.replace("\n", " "),
-        )  # fmt: skip
-        for each, value, unit in (
-            (axes[1], found[way]["step"], "s"),
-            (axes[2], megabytes(found[way]), "MB"),
-        ):
-            each.bar(place, value, 0.6, color=colour)
-            digits = 2 if unit == "s" else 0
-            each.text(place, value, f"{value:.{digits}f} {unit}", ha="center", va="bottom")
-    axes[0].set(xlabel="step", ylabel="loss", title="The same losses")
+    names, colours = [w[2] for w in WAYS.values()], [w[3] for w in WAYS.values()]
+    for width, way in zip((5, 3, 1), found, strict=True):  # one upon the other
+        losses, (_, _, name, colour) = found[way]["losses"], WAYS[way]
+        steps = range(1, len(losses) + 1)
+        axes[0].plot(steps, losses, color=colour, linewidth=width, label=name.replace("\n", " "))
+    axes[0].set(xlabel="step", ylabel="loss", title="The same losses", xticks=steps)
     axes[0].legend(frameon=False)
-    for each, what in ((axes[1], "seconds a step"), (axes[2], "megabytes of a process")):
-        each.set_xticks(range(len(WAYS)), [name for *_, name, _ in WAYS.values()])
-        each.set(ylabel=what, title=what.capitalize())
-
-
-def megabytes(found: dict[str, Any]) -> float:
-    return found["bytes"] / 2**20
+    seconds, bytes_ = ([each[key] for each in found.values()] for key in ("step", "bytes"))
+    megabytes = [n / 2**20 for n in bytes_]
+    for each, values, form in ((axes[1], seconds, "{:.2f} s"), (axes[2], megabytes, "{:.0f} MB")):
+        side_by_side.draw_bars(each, dict(zip(names, values, strict=True)), colours, form)
+    axes[1].set(ylabel="seconds", title="A step takes")
+    axes[2].set(ylabel="megabytes", title="A process needs")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -179,7 +154,7 @@ def main(arguments: list[str] | None = None) -> None:
         name = WAYS[way][2].replace("\n", " ")
         print(
             f"{name:<25}{each['step']:7.2f} s a step, {each['speed_up']:5.1f}x PyTorch;"
-            f"{megabytes(each):6.0f} MB a process; last loss {each['losses'][-1]:.4f}"
+            f"{each['bytes'] / 2**20:6.0f} MB a process; last loss {each['losses'][-1]:.4f}"
         )
     title = f"A GRU over {steps:,} steps, divided over two processes"
     figure, axes = side_by_side.axes_of(3, title)

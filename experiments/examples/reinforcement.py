@@ -144,16 +144,15 @@ def gap(learners: dict[str, Learner]) -> float:
 
 def draw(axes: Any, learners: dict[str, Learner]) -> None:
     """Learning curves over the seconds of learning, and the milliseconds of an update."""
-    for place, (way, learner) in enumerate(learners.items()):
-        seconds, ms = torch.tensor(learner.seconds).cumsum(0), median(learner.seconds) * 1e3
+    for way, learner in learners.items():
+        seconds = torch.tensor(learner.seconds).cumsum(0)
         axes[0].plot(seconds, learner.rewards, color=COLOURS[way], label=WAYS[way])
-        axes[1].bar(place, ms, 0.6, color=COLOURS[way])
-        axes[1].text(place, ms, f"{ms:.1f} ms", ha="center", va="bottom")
     axes[0].axhline(1 / SIGNS, color="black", linewidth=0.8, linestyle=":", label="by chance")
     axes[0].set(xlabel="seconds of learning", ylabel="reward of a step", ylim=(0, 1.05))
-    axes[0].legend(frameon=False, fontsize="small", loc="lower right")
-    axes[1].set_xticks(range(len(learners)), [WAYS[way].replace(", ", ",\n") for way in learners])
-    axes[1].set(ylabel="milliseconds an update")
+    axes[0].legend(frameon=False, fontsize="small", loc="center right")
+    ms = {WAYS[w].replace(", ", ",\n"): median(l.seconds) * 1e3 for w, l in learners.items()}
+    side_by_side.draw_bars(axes[1], ms, COLOURS.values(), "{:.1f} ms")
+    axes[1].set(ylabel="milliseconds", title="An update takes")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -6,9 +6,10 @@ Nothing here is needed to use the library. An example's own file holds all that 
 import argparse
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,23 @@ def parser(text: str) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="smaller, in seconds: does it run?")
     recording.add_record_argument(parser)
     return parser
+
+
+class Memory(pl.Callback):
+    """The most bytes that this process had in training, beyond those before it (Linux)."""
+
+    def on_train_start(self, *_: Any) -> None:
+        self.before = _resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # forgets the most so far
+
+    def on_train_end(self, *_: Any) -> None:
+        self.bytes = _resident("VmHWM") - self.before
+
+
+def _resident(what: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    [line] = [line for line in lines if line.startswith(what)]
+    return int(line.split()[1]) * 1024
 
 
 def in_turns(train: Callable[[str], Run], rounds: int) -> dict[str, list[Run]]:
@@ -136,6 +154,15 @@ def draw_step(axes: "Axes", found: dict[str, Any]) -> None:
     axes.set(ylabel="milliseconds a step", title=f"{found['speed_up']['step']:.1f}x as fast a step")
     axes.margins(y=0.1)
     axes.legend(frameon=False, fontsize="small", loc="upper right")
+
+
+def draw_bars(axes: "Axes", values: dict[str, float], colours: Iterable[str], form: str) -> None:
+    """A bar for each name with its value above it, written as `form` says ("{:.1f} ms")."""
+    for place, (value, colour) in enumerate(zip(values.values(), colours, strict=True)):
+        axes.bar(place, value, 0.6, color=colour)
+        axes.text(place, value, form.format(value), ha="center", va="bottom")
+    axes.set_xticks(range(len(values)), list(values))
+    axes.margins(y=0.1)
 
 
 def draw_losses(axes: "Axes", found: dict[str, Any], smooth: int = 1) -> None:
