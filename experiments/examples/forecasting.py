@@ -68,6 +68,7 @@ class Task:
     """What is trained, and how it is asked: the same for the package's model and for our own."""
 
     name: str
+    steps: int
     network: Callable[[], pl.LightningModule]
     batches: Callable[[], DataLoader]
     forecast: Callable[[Any], Tensor]  # of a trained network: quantiles (SERIES, NEXT, 3)
@@ -82,7 +83,7 @@ def own_task(values: Tensor) -> Task:
         with torch.no_grad():
             return network(values[:, -PAST - NEXT : -NEXT])
 
-    return Task("nn.GRU", Forecaster, lambda: DataLoader(data, 32, shuffle=True), forecast)
+    return Task("nn.GRU", 150, Forecaster, lambda: DataLoader(data, 32, shuffle=True), forecast)
 
 
 def packaged_task(values: Tensor) -> Task:
@@ -116,7 +117,7 @@ def packaged_task(values: Tensor) -> Task:
     def batches() -> DataLoader:
         return data.to_dataloader(train=True, batch_size=32, num_workers=0)
 
-    return Task("DeepAR of pytorch-forecasting", network, batches, forecast)
+    return Task("DeepAR of pytorch-forecasting", 60, network, batches, forecast)
 
 
 def train(task: Task, strategy: str, steps: int) -> Run:
@@ -156,7 +157,7 @@ def main(arguments: list[str] | None = None) -> None:
         print("A small GRU is trained here. For DeepAR: pip install pytorch-forecasting\n")
     else:
         task = packaged_task(values)
-    steps, rounds = (20, 1) if asked.quick else (150, 2)
+    steps, rounds = (20, 1) if asked.quick else (task.steps, 2)
     with side_by_side.quiet():
         runs = side_by_side.in_turns(lambda strategy: train(task, strategy, steps), rounds)
         quantiles = task.forecast(runs["bppsa"][-1].model)

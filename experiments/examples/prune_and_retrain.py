@@ -78,7 +78,9 @@ def train(data: DigitsDataModule, strategy: str, epochs: int, batches: int | Non
     steps = {part: getattr(watch.timer, part) for part in watch.timer.medians()}
     dense = len(watch.losses) // epochs
     after = {part: median(seconds[dense:]) for part, seconds in steps.items()}
-    return Run(watch.losses, after | {"dense": median(steps["step"][:dense])}, model)
+    return Run(
+        watch.losses, watch.timer.step, after | {"dense": median(steps["step"][:dense])}, model
+    )
 
 
 @torch.no_grad()
@@ -99,7 +101,8 @@ def draw(axes: Any, found: dict[str, Any]) -> None:
             axes.text(place + shift, ms, f"{ms:.1f}", ha="center", va="bottom")
     axes.set_xticks(range(len(NAMES)), list(NAMES.values()))
     axes.set(ylabel="milliseconds a step", title=f"{found['speed_up']['step']:.1f}x as fast a step")
-    axes.legend(frameon=False, fontsize="small")
+    axes.margins(y=0.2)
+    axes.legend(frameon=False, fontsize="small", loc="upper right", ncols=2)
 
 
 def parser() -> argparse.ArgumentParser:

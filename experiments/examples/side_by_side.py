@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -35,9 +36,10 @@ QUIET: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Run:
-    """One training: the loss of each step, and the median seconds of a step's parts and whole."""
+    """One training: losses and seconds of all steps, median seconds of a step's parts and whole."""
 
     losses: list[float]
+    steps: list[float]
     seconds: dict[str, float]
     model: Any = None
 
@@ -58,7 +60,7 @@ class Watch(pl.Callback):
 
     def run(self, model: Any) -> Run:
         """What was seen of the training of `model`."""
-        return Run(self.losses, self.timer.medians(), model)
+        return Run(self.losses, self.timer.step, self.timer.medians(), model)
 
 
 def parser(text: str) -> argparse.ArgumentParser:
@@ -104,13 +106,16 @@ def summary(runs: dict[str, list[Run]]) -> dict[str, Any]:
     """Seconds of each way, medians over its trainings; speed-ups, medians over the pairs; losses.
 
     Returns:
-        {"stock": {"seconds": {part: s}, "losses": […]}, "bppsa": …, "speed_up": {part: ratio},
-        "losses_differ_by": the largest difference of a step's losses, of the largest loss}.
+        {"stock": {"seconds": {part: s}, "losses": […], "elapsed": […]}, "bppsa": …,
+        "speed_up": {part: ratio}, "losses_differ_by": the largest difference of a step's losses,
+        in proportion to the largest loss}; losses of the first training, elapsed seconds of the
+        last.
     """
     found: dict[str, Any] = {
         name: {
             "seconds": {part: median(r.seconds[part] for r in rs) for part in rs[0].seconds},
             "losses": rs[0].losses,
+            "elapsed": list(accumulate(rs[-1].steps)),
         }
         for name, rs in runs.items()
     }
@@ -172,11 +177,11 @@ def draw_losses(axes: "Axes", found: dict[str, Any], smooth: int = 1) -> None:
         smooth: steps over whose mean a point is drawn.
     """
     for name in NAMES:
-        losses, step = found[name]["losses"], found[name]["seconds"]["step"]
+        losses = found[name]["losses"]
         means = [
             sum(losses[i : i + smooth]) / smooth for i in range(0, len(losses) - smooth + 1, smooth)
         ]
-        at = [(i + 1) * smooth * step for i in range(len(means))]
+        at = found[name]["elapsed"][smooth - 1 :: smooth]
         axes.plot(at, means, color=COLOURS[name], label=NAMES[name])
     axes.set(xlabel="seconds of training", ylabel="loss", title="The same losses, sooner")
     axes.legend(frameon=False)

@@ -152,7 +152,7 @@ def test_games_begin_and_end_within_a_rollout():
 
 def test_a_summary_compares_pair_by_pair():
     def of(step, losses):
-        return side_by_side.Run(losses, {"step": step, "data": 0.0})
+        return side_by_side.Run(losses, [step, step], {"step": step, "data": 0.0})
 
     runs = {
         "stock": [of(4.0, [2.0, 1.0]), of(9.0, [2.0, 1.0])],
@@ -160,5 +160,6 @@ def test_a_summary_compares_pair_by_pair():
     }
     found = side_by_side.summary(runs)
     assert found["speed_up"] == {"step": 2.5} and found["losses_differ_by"] == 0.25
+    assert found["stock"]["elapsed"] == [9.0, 18.0] and found["bppsa"]["elapsed"] == [3.0, 6.0]
     text = side_by_side.table(found)
     assert re.search(r"step +6500\.00 ms +2500\.00 ms +2\.5x", text) and "2e-01" in text
