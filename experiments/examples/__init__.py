@@ -1,0 +1,1 @@
+"""Examples to copy: one idea a file, from data to picture, beside stock PyTorch."""
