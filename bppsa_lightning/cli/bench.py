@@ -1,0 +1,3 @@
+HELP = ABOUT = EXAMPLES = ""
+def add_arguments(parser): pass
+def run(asked): raise SystemExit(3)
