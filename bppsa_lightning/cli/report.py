@@ -1,3 +1,4 @@
 HELP = ABOUT = EXAMPLES = ""
-def add_arguments(parser): pass
-def run(asked): raise SystemExit(3)
+from bppsa_lightning.cli.answer import load_package
+def add_arguments(parser): parser.add_argument("x",nargs="?"); parser.add_argument("--input")
+def run(asked): load_package()

@@ -34,7 +34,7 @@ def findings(told: Told) -> list[Finding]:
         return [_no_answer(told)]
     return [
         Finding(AREA, f"operators from {facts['path']}"),
-        _level(facts["kernels"]),
+        _level(facts["kernels"], told.said),
         _right(facts["error"]),
     ]
 
@@ -133,8 +133,11 @@ def _no_answer(told: Told) -> Finding:
     return Finding(AREA, what, PROBLEM, again())
 
 
-def _level(kernels: str) -> Finding:
+def _level(kernels: str, said: str) -> Finding:
     what = f"instruction set {kernels}"
+    if refused := re.search(r"BPPSA_CPU_CAPABILITY: (.+)", said):
+        remedy = "unset BPPSA_CPU_CAPABILITY, or set it to x86-64-v2, x86-64-v3 or x86-64-v4"
+        return Finding(AREA, f"{what}; BPPSA_CPU_CAPABILITY: {refused[1]}", NOTE, remedy)
     best = _best()
     if best is None or kernels == best:
         return Finding(AREA, f"{what}, the best that this machine runs" if best else what)

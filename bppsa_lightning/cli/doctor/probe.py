@@ -54,7 +54,7 @@ def _why_no_devices(torch: Any) -> str | None:
     try:
         torch.cuda.init()
     except Exception as error:
-        return str(error).splitlines()[0]
+        return str(error).splitlines()[0].partition(". ")[0]
     return "no device"
 
 
@@ -188,9 +188,14 @@ def main(descriptor: int) -> None:
 
 
 def _described(error: Exception) -> Facts:
+    said, cause = [str(error)], error.__cause__
+    while cause is not None:
+        if str(cause) not in said[-1]:
+            said.append(str(cause))
+        cause = cause.__cause__
     return {
         "type": type(error).__name__,
-        "message": str(error),
+        "message": "; ".join(said),
         "missing": error.name if isinstance(error, ModuleNotFoundError) else None,
     }
 
