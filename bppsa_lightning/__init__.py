@@ -29,7 +29,7 @@ if TYPE_CHECKING or not _command.waiting:
     from bppsa_lightning.layerpipe import strategy as _layerpipe
     from bppsa_lightning.planner import Plan
     from bppsa_lightning.registries import register_strategies as _register_strategies
-    from bppsa_lightning.steps import scan
+    from bppsa_lightning.steps.scan import scan
 
 if TYPE_CHECKING:
     from bppsa_lightning.callbacks.attach import Attach

@@ -83,4 +83,6 @@ def _below(root: str, path: str) -> PurePosixPath:
 
 
 def _upwards(folder: Path, path: PurePosixPath) -> list[Path]:
-    return [folder / path, *(folder / parent for parent in path.parents)] if path.parts else [folder]
+    return (
+        [folder / path, *(folder / parent for parent in path.parents)] if path.parts else [folder]
+    )

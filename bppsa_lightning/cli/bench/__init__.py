@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("the model")
     model.add_argument(
         "target", metavar="TARGET", nargs="?",
-        help="package.module:NAME or file.py:NAME; NAME is a class (nn.Module, LightningModule), or "
-        "a function that returns a module",
+        help="package.module:NAME or file.py:NAME; NAME is a class (nn.Module, LightningModule), "
+        "or a function that returns a module",
     )  # fmt: skip
     model.add_argument(
         "--args", metavar="JSON", default="{}", help="arguments for NAME, as a JSON object"
@@ -43,9 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trust-checkpoint", action="store_true",
         help="run code that the checkpoint may hold (only if you know where it comes from)",
     )  # fmt: skip
-    model.add_argument(
-        "--algorithm", default="auto", help="as for bl.attach (default: auto)"
-    )
+    model.add_argument("--algorithm", default="auto", help="as for bl.attach (default: auto)")
     step = parser.add_argument_group("the step")
     step.add_argument(
         "--input", metavar="SIZES", action="append", dest="inputs", default=[],

@@ -17,6 +17,7 @@ from bppsa_lightning.cli.bench.agreement import Agreement, agreement
 from bppsa_lightning.cli.bench.clock import Compared
 from bppsa_lightning.cli.bench.inputs import Input, parsed
 from bppsa_lightning.cli.bench.step import SEED, WholeStep
+from bppsa_lightning.cli.doctor import load
 from bppsa_lightning.explain import not_accelerated
 from bppsa_lightning.planner import machine
 
@@ -32,6 +33,7 @@ class Bench:
         memory: {"stock": bytes, "bppsa": bytes}; None where it is not known. memory_of: what that
             is, for people.
         outputs, gradients: whether they agree.
+        other_load: cores that others kept busy; None where it is not known.
     """
 
     title: str
@@ -43,6 +45,7 @@ class Bench:
     memory_of: str
     outputs: Agreement
     gradients: Agreement
+    other_load: float | None
 
     @property
     def agrees(self) -> bool:
@@ -64,6 +67,7 @@ class Bench:
             "memory": self.memory | {"what": self.memory_of},
             "outputs": self.outputs.data(),
             "gradients": self.gradients.data(),
+            "other_load": self.other_load,
         }
 
 
@@ -89,9 +93,10 @@ def measure(asked: Any) -> Answer:
 
 def bench(asked: Any, wanted: list[Input], device: torch.device) -> Bench:
     """Compares first: what disagrees is worth no time."""
+    busy = load.busy_cores()
     stock, ours = target.twins(asked)
     try:
-        chains = attach(ours, asked.algorithm)
+        attach(ours, asked.algorithm)
     except (TypeError, ValueError) as error:
         raise WrongUsage(f"--{error}") from None
     inputs = _drawn(wanted, asked.device)
@@ -106,17 +111,16 @@ def bench(asked: Any, wanted: list[Input], device: torch.device) -> Bench:
     each = asked.seconds / (1 + len(called)) if called else asked.seconds
     for number, (name, layer) in enumerate(called.items(), 1):
         _say(f"timing {name or type(ours).__name__} ({number} of {len(called)} layers)")
-        steps = [
+        alone, attached = (
             layers.LayerStep(model.get_submodule(name), recorded[name], device)
             for model in (stock, ours)
-        ]
+        )
         row = layers.described(name, layer) | {"calls": recorded[name].calls}
-        rows.append(row | {"compared": clock.compared(*steps, each)})
+        rows.append(row | {"compared": clock.compared(alone, attached, each)})
     _say("timing the whole model")
     whole = clock.compared(one, other, each)
     _say("measuring memory")
     used, what = _memory(asked, {"stock": one, "bppsa": other}, device)
-    del chains
     return Bench(
         f"{_name(asked)}, input {', '.join(map(str, wanted))}",
         _hardware(device),
@@ -127,6 +131,7 @@ def bench(asked: Any, wanted: list[Input], device: torch.device) -> Bench:
         what,
         agreement(outputs, our_outputs),
         agreement(grads, our_grads),
+        busy,
     )
 
 
@@ -158,8 +163,8 @@ def _drawn(wanted: list[Input], device: str) -> list[Tensor]:
 def _device(asked: Any) -> torch.device:
     try:
         device = torch.device(asked.device)
-    except RuntimeError as error:
-        raise WrongUsage(f"--device: {target.first_line(error)}") from None
+    except RuntimeError:
+        device = torch.device("meta")
     if device.type not in ("cpu", "cuda"):
         raise WrongUsage(f"--device: found {asked.device}, wanted cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():

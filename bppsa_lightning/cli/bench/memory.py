@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -58,10 +59,8 @@ def growth(step: Callable[[], object]) -> int | None:
     """Bytes by which this process grows at most during a step; None where Linux does not tell."""
     _warm_up()
     gc.collect()
-    try:
+    with contextlib.suppress(OSError, AttributeError):  # another C library has none
         ctypes.CDLL(None).malloc_trim(0)  # what is free already would hide what is taken
-    except (OSError, AttributeError):  # another C library
-        pass
     try:
         _CLEAR.write_text("5")  # resets the peak
         before = _resident("VmRSS")

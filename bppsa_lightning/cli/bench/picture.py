@@ -27,7 +27,9 @@ def path(text: str) -> Path:
     """
     found = Path(text)
     if found.suffix not in SUFFIXES:
-        raise WrongUsage(f"--picture: found {text!r}, wanted a name that ends in .png, .svg or .pdf")
+        raise WrongUsage(
+            f"--picture: found {text!r}, wanted a name that ends in .png, .svg or .pdf"
+        )
     if find_spec("matplotlib") is None:
         raise WrongUsage("--picture: matplotlib is missing: pip install matplotlib")
     return found

@@ -31,19 +31,24 @@ class WholeStep:
         self._device = inputs[0].device
         self._inputs = inputs
         self._training_step = training_step
+        self._call = self._callable()
         self._grads: list[Tensor] | None = None
         self._found: Any = None
 
     def __call__(self) -> Seconds:
         """Runs one, without gradients of an earlier one."""
-        self.model.zero_grad()
+        self._ready()
         return timed(self._device, self.forward, self.backward)
 
-    def forward(self) -> None:
-        """Calls the model; random numbers are those of every other call."""
+    def _ready(self) -> None:
+        """Random numbers are those of every other step; nothing is left of the last one."""
+        self.model.zero_grad()
+        self._found = None
         torch.manual_seed(SEED)
-        self._found = None  # frees what the last backward kept
-        self._found = self._call()(*self._inputs)
+
+    def forward(self) -> None:
+        """Calls the model."""
+        self._found = self._call(*self._inputs)
 
     def backward(self) -> None:
         """From the loss, or from gradients of every output, which are those of every call."""
@@ -63,7 +68,7 @@ class WholeStep:
         """
         name = type(self.model).__name__
         called = "training_step" if self._training_step else "forward"
-        self.model.zero_grad()
+        self._ready()
         calling(f"{called} of {name}", self.forward)
         if not tensors.with_gradients(self._found):
             raise WrongUsage(f"TARGET: {called} of {name} returns nothing that has a gradient")
@@ -79,7 +84,7 @@ class WholeStep:
         }
         return outputs, grads
 
-    def _call(self) -> Callable[..., Any]:
+    def _callable(self) -> Callable[..., Any]:
         if not self._training_step:
             return self.model
         model: Any = self.model

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bppsa_lightning.cli.doctor import load
+
 if TYPE_CHECKING:
     from bppsa_lightning.cli.bench.agreement import Agreement
     from bppsa_lightning.cli.bench.clock import Compared
     from bppsa_lightning.cli.bench.measure import Bench
 
-_HEADER = (
-    "", "forward", "", "", "backward", "", "", "both", "", "",
-)  # fmt: skip
+_HEADER = ("", "forward", "", "", "backward", "", "", "both", "", "")
 _UNDER = ("", *("PyTorch", "bppsa", "speed-up") * 3)
 
 
 def text(bench: Bench) -> str:
     """For people: times, what ran how, memory, agreement."""
-    rows = [_HEADER, _UNDER]
+    rows: list[tuple[str, ...]] = [_HEADER, _UNDER]
     rows += [(layer["name"], *_cells(layer["compared"])) for layer in bench.layers]
     rows.append(("whole model", *_cells(bench.whole)))
     lines = [bench.title, bench.hardware, "", *_table(rows)]
@@ -28,6 +28,10 @@ def text(bench: Bench) -> str:
     lines += ["", f"memory ({bench.memory_of}): {_memory(bench)}"]
     lines.append(_agreement("outputs", bench.outputs))
     lines.append(_agreement("gradients", bench.gradients))
+    if bench.other_load is not None and bench.other_load >= load.BUSY:
+        lines.append(
+            f"Other programs kept {bench.other_load:.1f} cores busy: times are not to be trusted."
+        )
     return "\n".join(lines)
 
 
@@ -64,7 +68,9 @@ def _cells(compared: Compared) -> list[str]:
 def _layer(layer: dict[str, object]) -> str:
     calls = "" if layer["calls"] == 1 else f"; called {layer['calls']} times, the first was timed"
     size = "" if layer["size"] == "?" else f", {layer['size']}"
-    return f"{layer['name']}: {layer['type']}{size}; runs on {layer['runs on']}: {layer['how']}{calls}"
+    return (
+        f"{layer['name']}: {layer['type']}{size}; runs on {layer['runs on']}: {layer['how']}{calls}"
+    )
 
 
 def _memory(bench: Bench) -> str:
@@ -74,7 +80,7 @@ def _memory(bench: Bench) -> str:
 
 def _agreement(what: str, found: Agreement) -> str:
     if found.holds:
-        return f"{what} agree: largest relative error {found.error:.1e} ({found.where})"
+        return f"{what} agree: largest relative error {found.error:.1g} ({found.where})"
     return (
         f"{what} DISAGREE: relative error {found.error:.1e} in {found.where}. If the model draws "
         "random numbers of its own, or is chaotic, that may be why; if not, please report it."

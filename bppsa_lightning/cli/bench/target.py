@@ -99,9 +99,7 @@ def _shown(arguments: dict[str, Any]) -> str:
 def _named(target: str) -> Any:
     where, colon, name = target.rpartition(":")
     if not colon or not where or not name:
-        raise WrongUsage(
-            f"TARGET: found {target!r}, wanted package.module:NAME or file.py:NAME"
-        )
+        raise WrongUsage(f"TARGET: found {target!r}, wanted package.module:NAME or file.py:NAME")
     found = _module(where)
     for part in name.split("."):
         if not hasattr(found, part):
@@ -114,13 +112,7 @@ def _module(where: str) -> Any:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     if not where.endswith(".py"):
-        try:
-            return calling(f"import {where}", lambda: importlib.import_module(where))
-        except Failed as failed:
-            missing = getattr(failed.__cause__, "name", None)
-            if missing and (where == missing or where.startswith(f"{missing}.")):
-                raise WrongUsage(f"TARGET: found no module {missing} in {here} or installed") from None
-            raise
+        return calling(f"import {where}", lambda: _imported(where))
     path = Path(where)
     if not path.is_file():
         raise WrongUsage(f"TARGET: found no file {path.resolve()}")
@@ -131,6 +123,17 @@ def _module(where: str) -> Any:
     sys.modules[name], loader = module, spec.loader
     calling(str(path), lambda: loader.exec_module(module))
     return module
+
+
+def _imported(where: str) -> Any:
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if error.name and f"{where}.".startswith(f"{error.name}."):
+            raise WrongUsage(
+                f"TARGET: found no module {error.name} in {Path.cwd()}, nor installed"
+            ) from None
+        raise
 
 
 def _checkpointed(asked: Any) -> Any:

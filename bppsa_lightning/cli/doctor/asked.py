@@ -43,7 +43,7 @@ class Told:
 def ask(seconds: float = SECONDS) -> Told:
     """Runs the probe to its end, or until it crashes, or for so long."""
     reading, writing = os.pipe()
-    path = json.dumps([os.path.abspath(entry) if not entry else entry for entry in sys.path])
+    path = json.dumps([entry or os.getcwd() for entry in sys.path])
     command = [sys.executable, "-c", _START, path, str(_PROBE), str(writing)]
     with open(reading, encoding="utf-8") as lines:
         try:

@@ -47,6 +47,6 @@ def _device(device: dict[str, Any]) -> Finding:
         what = f"{device['name']}: {len(device['wrong'])} kernels gave wrong results, not used"
         return Finding(AREA, what, NOTE, CALIBRATE)
     if device["table"] is None:
-        what = f"{device['name']}: no kernel was tested there, so \"auto\" uses none"
+        what = f'{device["name"]}: no kernel was tested there, so "auto" uses none'
         return Finding(AREA, what, NOTE, CALIBRATE)
     return Finding(AREA, f"{device['name']}: kernels used; {device['table']}")

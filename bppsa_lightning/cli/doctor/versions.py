@@ -23,9 +23,7 @@ def findings(told: Told) -> list[Finding]:
     if found[-1].level != PROBLEM:
         found += _lightning(told)
     if package := told.facts.get("package"):
-        found.append(
-            Finding(AREA, f"bppsa_lightning {package['version']} ({package['path']})")
-        )
+        found.append(Finding(AREA, f"bppsa_lightning {package['version']} ({package['path']})"))
     return found
 
 
