@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import TextIO
 
 from bppsa_lightning.cli import answer, bench, calibrate, doctor, report
 from bppsa_lightning.cli.answer import Answer, Failed
@@ -22,6 +23,9 @@ Then `bppsa bench` shows what a model of yours gains."""
 ENDS = """\
 exit codes: 0 all is well; 1 problems were found; 2 the command was used wrongly.
 `bppsa COMMAND --help` explains one command. `python -m bppsa_lightning` is the same as `bppsa`."""
+
+# As shells have it: 128 and the number of the signal.
+STOPPED, UNREAD = 130, 141
 
 
 def parser() -> argparse.ArgumentParser:
@@ -64,17 +68,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SystemExit: after `--help`, with 0; where the command was used wrongly, with 2.
     """
     asked = parser().parse_args(arguments)
+    try:
+        with answer.answers_alone() as out:
+            return _run(asked, out)
+    except KeyboardInterrupt:
+        print(f"bppsa {asked.command}: stopped", file=sys.stderr)
+        return STOPPED
+    except BrokenPipeError:  # `bppsa doctor | head -1`
+        return UNREAD
+
+
+def _run(asked: argparse.Namespace, out: TextIO) -> int:
     run: Callable[[argparse.Namespace], Answer] = asked.run
-    with answer.answers_alone() as out:
-        try:
-            found = run(asked)
-            answer.print_answer(found, asked.json, out)
-            return found.status
-        except Failed as failed:
-            return answer.fail(failed, asked.command, asked.json, out)
-        except KeyboardInterrupt:
-            print(f"bppsa {asked.command}: stopped", file=sys.stderr)
-            return 130
+    try:
+        found = run(asked)
+    except Failed as failed:
+        return answer.fail(failed, asked.command, asked.json, out)
+    answer.print_answer(found, asked.json, out)
+    return found.status
 
 
 def _version() -> str:

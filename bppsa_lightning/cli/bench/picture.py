@@ -12,7 +12,7 @@ from bppsa_lightning.cli.answer import WrongUsage
 from bppsa_lightning.cli.bench.table import duration, size, times
 
 if TYPE_CHECKING:
-    from bppsa_lightning.cli.bench.measure import Bench
+    from bppsa_lightning.cli.bench.found import Bench
 
 SUFFIXES = (".png", ".svg", ".pdf")
 # Of Okabe and Ito, told apart by colour-blind readers: (forward, backward).

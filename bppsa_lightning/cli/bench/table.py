@@ -9,7 +9,7 @@ from bppsa_lightning.cli.doctor import load
 if TYPE_CHECKING:
     from bppsa_lightning.cli.bench.agreement import Agreement
     from bppsa_lightning.cli.bench.clock import Compared
-    from bppsa_lightning.cli.bench.measure import Bench
+    from bppsa_lightning.cli.bench.found import Bench
 
 _HEADER = ("", "forward", "", "", "backward", "", "", "both", "", "")
 _UNDER = ("", *("PyTorch", "bppsa", "speed-up") * 3)
