@@ -47,7 +47,7 @@ def _load_library(path: str) -> None:
     except OSError as error:
         raise ImportError(
             f"bppsa_lightning: {os.path.basename(path)} does not load with torch "
-            f"{torch.__version__} (torch 2.11 or newer is needed): {error}"
+            f"{torch.__version__} (torch 2.11 or newer is needed): {error.__cause__ or error}"
         ) from error
 
 

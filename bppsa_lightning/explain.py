@@ -12,7 +12,7 @@ from bppsa_lightning import depth, pruned, recurrent, steps
 from bppsa_lightning._replacement import NotAccelerated, Replacement, replacement_of
 from bppsa_lightning.attach import check_module, inside_of_stacks
 from bppsa_lightning.chain import Chain, named_chains
-from bppsa_lightning.planner import Plan, suggestion
+from bppsa_lightning.planner import Plan, crowded, suggestion
 
 _NOT_CALLED = "planned at the first call"
 
@@ -201,12 +201,11 @@ def _unchanged(module: nn.Module) -> list[str]:
 
 
 def _suggestion(module: nn.Module) -> list[str]:
-    """How plans could fit this machine better, where that is likely: a line, or none."""
+    """How threads and plans could fit this machine better, where that is likely: lines, or none."""
     on_cpu = (next(chain.module.parameters(), None) for chain in named_chains(module).values())
     if not any(weight is not None and weight.is_cpu for weight in on_cpu):
         return []
-    line = suggestion()
-    return [] if line is None else [line.rstrip(".")]
+    return [line.rstrip(".") for line in (crowded(), suggestion()) if line is not None]
 
 
 def _listed(title: str, items: Sequence[tuple[str, str]]) -> str:

@@ -10,7 +10,9 @@ import bppsa_lightning
 PACKAGE = Path(bppsa_lightning.__file__).parent
 # From the roof to the ground; the private modules are below all others.
 LEVELS = (
+    ("__main__",),
     ("__init__",),
+    ("cli",),
     ("registries",),
     ("chain_strategy",),
     ("strategy", "fabric", "callbacks", "layerpipe"),
@@ -64,7 +66,7 @@ def module_of(imported, known):
 
 def level_of(module):
     first = module.partition(".")[0]
-    return GROUND if first.startswith("_") and first != "__init__" else LEVEL[first]
+    return GROUND if first.startswith("_") and first not in LEVEL else LEVEL[first]
 
 
 @pytest.fixture(scope="module")

@@ -44,18 +44,34 @@ def calibrate(
         ValueError: `device` is none that can be measured; `seconds` is not positive.
         RuntimeError: the CUDA kernels are not built, or no process can use the GPU.
     """
+    found = measurable(device, seconds)
+    if group is not None:
+        return messages(group, found, progress)
+    report = measured(found, seconds, progress)
+    if progress:
+        print(report)
+    return report
+
+
+def measurable(device: torch.device | str | None, seconds: float) -> torch.device:
+    """The device that is asked for.
+
+    Raises:
+        ValueError: as of `calibrate`.
+    """
     found = torch.device("cpu" if device is None else device)
     if found.type not in ("cpu", "cuda"):
         raise ValueError(f"device: found {found}, wanted 'cpu' or 'cuda'")
     if not seconds > 0:
         raise ValueError(f"seconds: found {seconds}, wanted a positive number")
-    if group is not None:
-        return messages(group, found, progress)
-    cuda = found.type == "cuda"
-    report = str(calibrate_cuda(found, progress)) if cuda else calibrate_cpu(seconds, progress)
-    if progress:
-        print(report)
-    return report
+    return found
+
+
+def measured(device: torch.device, seconds: float, progress: bool) -> str:
+    """Measures, with a progress bar on stderr if that is wanted; prints nothing."""
+    if device.type == "cuda":
+        return str(calibrate_cuda(device, progress))
+    return calibrate_cpu(seconds, progress)
 
 
 def messages(group: ProcessGroup, device: torch.device, progress: bool) -> str:

@@ -8,7 +8,7 @@ from bppsa_lightning.planner.cost_dense import MAX_CHUNK
 from bppsa_lightning.planner.cost_steps import step_seconds
 from bppsa_lightning.planner.fallback import fallback_reason
 from bppsa_lightning.planner.fallback_cuda import fallback_reason_when_compiled
-from bppsa_lightning.planner.machine import suggestion
+from bppsa_lightning.planner.machine import crowded, suggestion
 from bppsa_lightning.planner.plan import (
     ALGORITHMS,
     SPECULATIVE,

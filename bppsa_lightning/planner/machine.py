@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from bppsa_lightning import _library
+from bppsa_lightning import _cores, _library
 from bppsa_lightning.planner import tables
 
 _KINDS = ("RNN", "GRU", "LSTM")
@@ -102,7 +102,7 @@ def this_cpu() -> Mapping[str, object]:
     return {
         "device": "cpu",
         "name": _cpu_name(),
-        "cores": _cores(),
+        "cores": _cores.allowed(),
         "kernels": _library.cpu_kernels(),
         "torch": torch.__version__.split("+")[0],
         "bppsa_lightning": _library.version(),
@@ -143,15 +143,26 @@ def suggestion() -> str | None:
     )
 
 
+def crowded() -> str | None:
+    """One line for a user whose threads are more than the cores that they may use; else None."""
+    threads, cores = torch.get_num_threads(), _cores.allowed()
+    if threads <= cores:
+        return None
+    limit = _cores.quota()
+    why = (
+        f"the control group's limit is {limit:g}"
+        if limit is not None and cores < len(_cores.affinity())
+        else "its affinity"
+    )
+    return (
+        f"torch uses {threads} threads, but this process may use {cores} "
+        f"core{'s' * (cores != 1)} ({why}): they wait for each other. "
+        f"torch.set_num_threads({cores}), or OMP_NUM_THREADS={cores}, is faster."
+    )
+
+
 def _cores_apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     return abs(math.log2(one["cores"] / other["cores"]))
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _cpu_name() -> str:

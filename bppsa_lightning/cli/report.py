@@ -1,0 +1,88 @@
+"""`bppsa report RUN`: the page about a run, made again from its data where that is needed."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bppsa_lightning.cli.answer import Answer, Failed, WrongUsage, load_package
+
+# What the callback `RunReport` writes into a run's folder.
+DATA, PAGE = "bppsa_report.json", "bppsa_report.html"
+_MOST_LISTED = 5
+
+HELP = "show the report of a training that had the callback bl.RunReport"
+ABOUT = """\
+Makes the HTML page about a run from its data, and prints where the page is. A run has data if it
+was trained with `Trainer(callbacks=[bl.RunReport()])`."""
+EXAMPLES = f"""\
+examples:
+  bppsa report lightning_logs/version_3
+  bppsa report lightning_logs/version_3 --open      # in the browser
+  bppsa report {DATA} --output page.html"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which run, and where to."""
+    parser.add_argument("run_folder", metavar="RUN", help=f"the run's folder, or its {DATA}")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.add_argument("--output", metavar="FILE", help=f"write it there (default: {PAGE} in RUN)")
+
+
+def run(asked: argparse.Namespace) -> Answer:
+    """Writes the page, and says where."""
+    data = data_of(Path(asked.run_folder))
+    page = Path(asked.output) if asked.output else data.with_suffix(".html")
+    load_package()
+    render = _renderer()
+    try:
+        render(data, page)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Failed(f"{data} is damaged, or another version wrote it ({error!r})") from error
+    except OSError as error:
+        raise Failed(
+            f"{error.filename or page} cannot be read or written ({error.strerror})"
+        ) from error
+    opened = bool(asked.open) and webbrowser.open(page.resolve().as_uri())
+    text = str(page)
+    if asked.open and not opened:
+        text += "\nNo browser was found: open the file by hand."
+    return Answer({"data": str(data), "page": str(page), "opened": opened}, text)
+
+
+def data_of(run: Path) -> Path:
+    """The data of a run.
+
+    Raises:
+        WrongUsage: there is none; the message names those of runs below, if there are some.
+    """
+    if not run.exists():
+        raise WrongUsage(f"RUN: {run} does not exist")
+    if run.is_file():
+        return run
+    if (data := run / DATA).is_file():
+        return data
+    below = sorted(path.parent for path in run.rglob(DATA))
+    if not below:
+        raise WrongUsage(
+            f"RUN: found no {DATA} in {run}. It is written by a training with "
+            "Trainer(callbacks=[bl.RunReport()])"
+        )
+    listed = ", ".join(map(str, below[:_MOST_LISTED]))
+    more = f" and {len(below) - _MOST_LISTED} more" if len(below) > _MOST_LISTED else ""
+    raise WrongUsage(f"RUN: found no {DATA} in {run} itself, but in {listed}{more}")
+
+
+def _renderer() -> Callable[[Path, Path], Any]:
+    name = "bppsa_lightning.report"
+    try:
+        render: Callable[[Path, Path], Any] = importlib.import_module(name).render
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise Failed(f"the report needs {error.name}: pip install {error.name}") from error
+        raise Failed("this version of bppsa_lightning has no reports") from error
+    return render
