@@ -47,11 +47,11 @@ def never(records: str) -> str:
 def jax(records: str) -> str:
     """Beside a jitted jax.lax.scan."""
     record = read(JAX)
-    gains = ", ".join(f"{row['cell']} {row['gain']:.0f} times" for row in record["cases"])
+    gains = ", ".join(f"{row['cell']} {row['gain']:.0f}x" for row in record["cases"])
     row = record["cases"][0]
     return (
-        f"({row['T']:,}, {row['B']}, {row['H']}), forward and backward, as fast as "
-        f"`jax.jit` of a `jax.lax.scan`: {gains}. {source(records, JAX, record)}"
+        f"At ({row['T']:,}, {row['B']}, {row['H']}), forward and backward, \"auto\" beside `jax.jit` "
+        f"of a `jax.lax.scan`: {gains}. {source(records, JAX, record)}"
     )
 
 
