@@ -50,7 +50,7 @@ def jax(records: str) -> str:
     gains = ", ".join(f"{row['cell']} {row['gain']:.0f}x" for row in record["cases"])
     row = record["cases"][0]
     return (
-        f"At ({row['T']:,}, {row['B']}, {row['H']}), forward and backward, \"auto\" beside `jax.jit` "
+        f'At ({row["T"]:,}, {row["B"]}, {row["H"]}), forward and backward, "auto" beside `jax.jit` '
         f"of a `jax.lax.scan`: {gains}. {source(records, JAX, record)}"
     )
 
