@@ -25,6 +25,7 @@ from pathlib import Path
 from experiments import recording
 from experiments.paper.quotes import (
     cpu,
+    examples,
     front_page,
     gpu,
     loops,
@@ -52,6 +53,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     **windows_auto.BLOCKS,
     **windows_trained.BLOCKS,
     **loops.BLOCKS,
+    **examples.BLOCKS,
 }
 
 

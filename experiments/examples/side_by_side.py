@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 NAMES = {"stock": "PyTorch", "bppsa": "bppsa"}
 STRATEGIES = {"stock": "auto", "bppsa": "bppsa"}
 COLOURS = {"stock": "#d55e00", "bppsa": "#0072b2"}  # of Okabe and Ito: told apart by everyone
+SAME = 1e-4  # losses that differ by less, in proportion to the largest, are the same
 # Trainer(**QUIET): an example prints its own table, and keeps nothing but its picture.
 QUIET: dict[str, Any] = {
     "accelerator": "cpu", "devices": 1, "logger": False, "enable_checkpointing": False,
@@ -140,8 +141,21 @@ def table(found: dict[str, Any], more: dict[str, tuple[str, str, str]] | None = 
     first, last = ([f"{found[n]['losses'][i]:.4f}" for n in NAMES] for i in (0, -1))
     rows += [("first loss", *first, ""), ("last loss", *last, "")]
     rows += [(name, *cells) for name, cells in (more or {}).items()]
-    gap = f"The losses differ by at most {found['losses_differ_by']:.0e} of the largest."
+    gap = f"The losses differ by at most {found['losses_differ_by']:.0e} of the largest"
+    losses = [found[name]["losses"] for name in NAMES]
+    alike, steps = together(*losses), len(losses[0])
+    # Not by the strategy: any other order of sums is amplified so.
+    gap += (
+        "." if alike == steps else f"; the first {alike} of {steps} steps by less than {SAME:.0e}."
+    )
     return "\n".join([f"{a:<16}{b:>12}{c:>12}{d:>10}".rstrip() for a, b, c, d in rows] + [gap])
+
+
+def together(losses: list[float], others: list[float]) -> int:
+    """Steps until two curves differ by SAME of the largest loss; all, if they do not."""
+    far = SAME * max(map(abs, losses))
+    apart = (i for i, (a, b) in enumerate(zip(losses, others, strict=True)) if abs(a - b) > far)
+    return next(apart, len(losses))
 
 
 def draw_step(axes: "Axes", found: dict[str, Any]) -> None:

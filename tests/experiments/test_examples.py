@@ -163,3 +163,5 @@ def test_a_summary_compares_pair_by_pair():
     assert found["stock"]["elapsed"] == [9.0, 18.0] and found["bppsa"]["elapsed"] == [3.0, 6.0]
     text = side_by_side.table(found)
     assert re.search(r"step +6500\.00 ms +2500\.00 ms +2\.5x", text) and "2e-01" in text
+    assert "the first 1 of 2 steps by less than 1e-04" in text
+    assert side_by_side.together([2.0, 1.0], [2.0001, 1.0]) == 2

@@ -12,7 +12,9 @@ EXPERIMENTS = ROOT / "experiments"
 FILES = sorted(EXPERIMENTS.rglob("*.py"))
 SCRIPTS = [path for path in FILES if '__name__ == "__main__"' in path.read_text()]
 TRAININGS = [path for path in SCRIPTS if path.parent.name == "train"]
-ORDER = ("style", "recording", "train", "compare", "benchmarks", "paper", "numbers", "redraw")
+ORDER = (
+    "style", "recording", "train", "compare", "benchmarks", "paper", "examples", "numbers", "redraw",
+)  # fmt: skip
 
 
 def name_of(path):
