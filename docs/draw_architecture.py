@@ -40,6 +40,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "chain_strategy": 'strategy="bppsa_chain"',
         "_same_batches": "random numbers alike",
         "attach": "attach(), detach()",
+        "gains": "steps timed against stock",
         "explain": "what runs how, and why",
         "calibration": "measures this machine",
         "recurrent": "nn.RNN, nn.GRU, nn.LSTM",

@@ -14,7 +14,7 @@ LEVELS = (
     ("registries",),
     ("chain_strategy",),
     ("strategy", "fabric", "callbacks", "layerpipe"),
-    ("explain", "calibration"),
+    ("explain", "calibration", "gains"),
     ("attach",),
     ("recurrent", "depth", "pruned", "steps"),
     ("chain",),
