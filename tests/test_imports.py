@@ -14,6 +14,7 @@ LEVELS = (
     ("registries",),
     ("chain_strategy",),
     ("strategy", "fabric", "callbacks", "layerpipe"),
+    ("idle",),
     ("explain", "calibration", "gains"),
     ("attach",),
     ("recurrent", "depth", "pruned", "steps"),
