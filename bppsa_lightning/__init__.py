@@ -17,6 +17,7 @@ from bppsa_lightning.calibration import calibrate
 from bppsa_lightning.callbacks import attach as _attach_callback
 from bppsa_lightning.callbacks import chain_monitor as _chain_monitor
 from bppsa_lightning.callbacks import pruning as _pruning
+from bppsa_lightning.callbacks import run_report as _run_report
 from bppsa_lightning.callbacks import step_timer as _step_timer
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.explain import explain
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from bppsa_lightning.callbacks.attach import Attach
     from bppsa_lightning.callbacks.chain_monitor import ChainMonitor
     from bppsa_lightning.callbacks.pruning import SparseJacobianPruning
+    from bppsa_lightning.callbacks.run_report import RunReport
     from bppsa_lightning.callbacks.step_timer import StepTimer
     from bppsa_lightning.chain_strategy import BPPSAChainStrategy
     from bppsa_lightning.layerpipe.strategy import LayerPipeStrategy
@@ -45,6 +47,7 @@ __all__ = [
     "ChainMonitor",
     "LayerPipeStrategy",
     "Plan",
+    "RunReport",
     "SparseJacobianPruning",
     "StepTimer",
     "attach",
@@ -65,6 +68,7 @@ _OF_LIGHTNING: dict[str, _Any] = {
     "BPPSAStrategy": _strategy,
     "ChainMonitor": _chain_monitor,
     "LayerPipeStrategy": _layerpipe,
+    "RunReport": _run_report,
     "SparseJacobianPruning": _pruning,
     "StepTimer": _step_timer,
 }

@@ -41,6 +41,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "_same_batches": "random numbers alike",
         "attach": "attach(), detach()",
         "idle": "when nothing is scanned",
+        "report": "a training as a page",
         "gains": "steps timed against stock",
         "explain": "what runs how, and why",
         "calibration": "measures this machine",

@@ -24,7 +24,7 @@ LEVELS = (
     ("jacobians",),
     ("ops",),
     ("planner",),
-    ("reference", "ranks"),
+    ("reference", "ranks", "report"),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 GROUND = len(LEVELS)

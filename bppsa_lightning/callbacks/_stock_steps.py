@@ -118,7 +118,7 @@ class StockSteps:
         start, timed = time.perf_counter(), False
         if self._timer is not None and self._recording is not None:
             self._timer.on_train_batch_end(trainer, module, *args)
-            seconds = {part: getattr(self._timer, part)[-1] for part in (*PARTS, "step")}
+            seconds = {part: getattr(self._timer, part)[-1] for part in PARTS}
             calls = self._recording.calls
             self._stop()
             timed = self._time(seconds, calls)
@@ -181,7 +181,7 @@ class StockSteps:
             return False
         try:
             if self._cost is None:
-                self._cost = self._estimate(calls, seconds["step"])
+                self._cost = self._estimate(calls, sum(seconds.values()))
                 return False
             start = time.perf_counter()
             layers: dict[str, tuple[Seconds, Seconds]] = {}

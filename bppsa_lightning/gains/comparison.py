@@ -6,13 +6,13 @@ last as long. So nothing of the user's runs twice, and no number of the training
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
 from bppsa_lightning.gains.replay import Seconds
 
-PARTS = ("forward", "backward", "optimizer", "rest", "step")
+PARTS = ("forward", "backward", "optimizer", "rest")
 SLOWER = 0.95  # of stock's speed; above, a difference may be chance
 
 
@@ -21,7 +21,7 @@ class Comparison:
     """What was measured so far.
 
     Attributes:
-        steps: of each timed step: seconds of its parts, as `StepTimer` has them, and of "step".
+        steps: of each timed step: seconds of its parts, as `StepTimer` has them.
         layers: name of a layer: of each step, the seconds of ours and of stock's.
     """
 
@@ -39,34 +39,25 @@ class Comparison:
         self._layers.append((ours, stock))
 
     def ours(self) -> dict[str, float]:
-        """Median seconds of each part of a step; empty before the first."""
-        return {part: median(step[part] for step in self.steps) for part in PARTS if self.steps}
+        """Median seconds of each part of a step, and "step", their sum; empty before the first."""
+        return typical(self.steps)
 
     def stock(self) -> dict[str, float]:
         """The same with stock PyTorch's layers."""
-        rows = [self._as_stock(i) for i in range(len(self.steps))]
-        return {part: median(row[part] for row in rows) for part in PARTS if rows}
+        return typical([self._as_stock(i) for i in range(len(self.steps))])
 
     def _as_stock(self, i: int) -> dict[str, float]:
         """A step with stock's layers: they alone take their time, whatever ours took."""
-        step, ours, stock = dict(self.steps[i]), self._layers[i][0], self._layers[i][1]
-        more = {
-            "forward": (ours.forward, stock.forward),
-            "backward": (ours.backward, stock.backward),
-            "step": (sum(ours), sum(stock)),
-        }
-        changed = {p: max(step[p] + theirs - mine, theirs) for p, (mine, theirs) in more.items()}
-        return step | changed
+        step, (ours, stock) = dict(self.steps[i]), self._layers[i]
+        for part, mine, theirs in zip(Seconds._fields, ours, stock, strict=True):
+            step[part] = max(step[part] + theirs - mine, theirs)
+        return step
 
     def speed_ups(self) -> dict[str, float]:
-        """By which factor forward, backward and step are faster than stock: the median step's."""
-        found = {}
-        for part in ("forward", "backward", "step"):
-            pairs = [(self._as_stock(i)[part], step[part]) for i, step in enumerate(self.steps)]
-            ratios = [stock / ours for stock, ours in pairs if ours > 0]
-            if ratios:
-                found[part] = median(ratios)
-        return found
+        """By which factor forward, backward and step are faster than stock."""
+        ours, stock = self.ours(), self.stock()
+        parts = ("forward", "backward", "step")
+        return {part: stock[part] / ours[part] for part in parts if ours.get(part)}
 
     def of_layers(self) -> list[dict[str, float | str]]:
         """A row for each layer: median seconds of both directions, ours and stock's."""
@@ -92,6 +83,12 @@ class Comparison:
         parts = ", ".join(f"{part} {_factor(found[part])}" for part in ("backward", "step"))
         count = len(self.steps)
         return f"{parts} of stock on this machine ({count} step{'s' * (count != 1)} each)"
+
+
+def typical(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Median seconds of each part of some steps, and "step", their sum; empty without steps."""
+    found = {part: median(step[part] for step in steps) for part in PARTS if steps}
+    return {**found, "step": sum(found.values())} if found else {}
 
 
 def _factor(ratio: float) -> str:
