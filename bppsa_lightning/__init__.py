@@ -23,6 +23,7 @@ if TYPE_CHECKING or not _command.waiting:
     from bppsa_lightning.callbacks import attach as _attach_callback
     from bppsa_lightning.callbacks import chain_monitor as _chain_monitor
     from bppsa_lightning.callbacks import pruning as _pruning
+    from bppsa_lightning.callbacks import run_report as _run_report
     from bppsa_lightning.callbacks import step_timer as _step_timer
     from bppsa_lightning.chain import Chain
     from bppsa_lightning.explain import explain
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from bppsa_lightning.callbacks.attach import Attach
     from bppsa_lightning.callbacks.chain_monitor import ChainMonitor
     from bppsa_lightning.callbacks.pruning import SparseJacobianPruning
+    from bppsa_lightning.callbacks.run_report import RunReport
     from bppsa_lightning.callbacks.step_timer import StepTimer
     from bppsa_lightning.chain_strategy import BPPSAChainStrategy
     from bppsa_lightning.layerpipe.strategy import LayerPipeStrategy
@@ -49,6 +51,7 @@ __all__ = [
     "ChainMonitor",
     "LayerPipeStrategy",
     "Plan",
+    "RunReport",
     "SparseJacobianPruning",
     "StepTimer",
     "attach",
@@ -74,6 +77,7 @@ if TYPE_CHECKING or not _command.waiting:
         "BPPSAStrategy": _strategy,
         "ChainMonitor": _chain_monitor,
         "LayerPipeStrategy": _layerpipe,
+        "RunReport": _run_report,
         "SparseJacobianPruning": _pruning,
         "StepTimer": _step_timer,
     }

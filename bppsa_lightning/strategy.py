@@ -18,6 +18,7 @@ from bppsa_lightning._trees import Settles, stand_in
 from bppsa_lightning.attach import attach_chains, check_algorithm
 from bppsa_lightning.chain import LEARNED, Chain, learn, learned
 from bppsa_lightning.explain import explain, summary
+from bppsa_lightning.idle import IdleWatch
 from bppsa_lightning.steps import Scans
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class AttachDuringFit(Settles, Strategy):
         self._attached_here: list[Replacement] = []
         self._learned: dict[str, Any] = {}
         self._steps = Scans()
+        self._idle = IdleWatch()
 
     def _attach(self) -> None:
         model = self.lightning_module
@@ -51,6 +53,7 @@ class AttachDuringFit(Settles, Strategy):
         self._divide()
         learn(self.chains, self._learned)
         self._steps.begin(model)
+        self._idle = IdleWatch()
         rank_zero_info(summary(model))
 
     def _divide(self) -> None:
@@ -63,7 +66,12 @@ class AttachDuringFit(Settles, Strategy):
         """As the base method, with a record of the scans that the gradient set off."""
         with ops.scan_log() as log:
             self.scans = log.scans
-            return super().backward(closure_loss, optimizer, *args, **kwargs)
+            loss = super().backward(closure_loss, optimizer, *args, **kwargs)
+        model = self.lightning_module
+        if model is not None:
+            trainer: Any = model.trainer
+            self._idle.step(model, trainer.callbacks, self._steps.any or bool(log.scans))
+        return loss
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], *args: Any, **kwargs: Any) -> None:

@@ -16,7 +16,8 @@ LEVELS = (
     ("registries",),
     ("chain_strategy",),
     ("strategy", "fabric", "callbacks", "layerpipe"),
-    ("explain", "calibration"),
+    ("idle",),
+    ("explain", "calibration", "gains"),
     ("attach",),
     ("recurrent", "depth", "pruned", "steps"),
     ("chain",),
@@ -25,7 +26,7 @@ LEVELS = (
     ("jacobians",),
     ("ops",),
     ("planner",),
-    ("reference", "ranks"),
+    ("reference", "ranks", "report"),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 GROUND = len(LEVELS)

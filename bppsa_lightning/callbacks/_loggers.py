@@ -1,14 +1,14 @@
-"""Tables and pictures into Lightning's loggers, each in its own way.
+"""Tables, pictures and reports into Lightning's loggers, each in its own way.
 
 W&B and TensorBoard show them; CSVLogger gets files beside its metrics, the newest of each name.
-Other loggers take neither, and a warning says so.
+Other loggers take neither tables nor pictures, and a warning says so.
 """
 
 import csv
 import io
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ def _(logger: TensorBoardLogger, name: str, header: Sequence[str], rows: Rows, s
 def _(logger: CSVLogger, name: str, header: Sequence[str], rows: Rows, step: int) -> None:
     text = io.StringIO(newline="")
     csv.writer(text).writerows([header, *rows])
-    _write(logger.log_dir, f"{name}.csv", text.getvalue().encode())
+    write_file(logger.log_dir, f"{name}.csv", text.getvalue().encode())
 
 
 @singledispatch
@@ -72,7 +72,7 @@ def _(logger: TensorBoardLogger, name: str, png: bytes, step: int) -> None:
 
 @log_picture.register
 def _(logger: CSVLogger, name: str, png: bytes, step: int) -> None:
-    _write(logger.log_dir, f"{name}.png", png)
+    write_file(logger.log_dir, f"{name}.png", png)
 
 
 def _opened(png: bytes) -> Any:
@@ -81,8 +81,33 @@ def _opened(png: bytes) -> Any:
     return Image.open(io.BytesIO(png))
 
 
-def _write(folder: str, name: str, content: bytes) -> None:
-    """Writes beside, then renames; local or remote."""
+@singledispatch
+def log_report(
+    logger: Logger,
+    name: str,
+    html: str,
+    tables: Mapping[str, tuple[Sequence[str], Rows]],
+    step: int,
+) -> None:
+    """Logs a page, or its tables, where a logger shows them; the page lies in a file as well."""
+
+
+@log_report.register
+def _(logger: WandbLogger, name: str, html: str, tables: Any, step: int) -> None:
+    import wandb
+
+    report = wandb.Html(html, inject=False)
+    logger.experiment.log({name: report, "trainer/global_step": step})
+
+
+@log_report.register
+def _(logger: TensorBoardLogger, name: str, html: str, tables: Any, step: int) -> None:
+    for table, (header, rows) in tables.items():
+        log_table(logger, f"{name}/{table}", header, rows, step)
+
+
+def write_file(folder: str, name: str, content: bytes) -> str:
+    """Writes beside, then renames; local or remote. Returns the file's path."""
     import fsspec  # comes with Lightning
 
     fs, path = fsspec.core.url_to_fs(folder)[0], os.path.join(folder, name)
@@ -90,6 +115,7 @@ def _write(folder: str, name: str, content: bytes) -> None:
     beside = f"{path}.{uuid.uuid4().hex}.tmp"
     fs.pipe_file(beside, content)
     fs.mv(beside, path)
+    return os.path.join(folder, name)
 
 
 def _refuse(logger: Logger, what: str, name: str) -> None:

@@ -13,6 +13,7 @@ from bppsa_lightning._trees import stand_in
 from bppsa_lightning.attach import attach_chains, check_algorithm
 from bppsa_lightning.chain import Chain, learn, learned
 from bppsa_lightning.explain import explain, summary
+from bppsa_lightning.idle import IdleWatch
 from bppsa_lightning.steps import Scans
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Attach(Callback):
         self._attached_here: list[Replacement] = []
         self._learned: dict[str, Any] = {}
         self._steps = Scans()
+        self._idle = IdleWatch()
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -57,7 +59,17 @@ class Attach(Callback):
         self.chains, self._attached_here = attach_chains(pl_module, self.algorithm, keep=True)
         learn(self.chains, self._learned)
         self._steps.begin(pl_module)
-        rank_zero_info(summary(pl_module))
+        self._idle = IdleWatch()
+        if getattr(trainer.strategy, "chains", None) is None:  # else the strategy has said it
+            rank_zero_info(summary(pl_module))
+
+    @override
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any
+    ) -> None:
+        if getattr(trainer.strategy, "chains", None) is None:
+            callbacks = trainer.callbacks  # type: ignore[attr-defined]
+            self._idle.step(pl_module, callbacks, self._steps.any)
 
     @override
     def state_dict(self) -> dict[str, Any]:

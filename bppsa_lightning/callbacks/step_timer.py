@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from bppsa_lightning._trees import stand_in
-from bppsa_lightning.callbacks._clock import Clock, clock_of
 from bppsa_lightning.callbacks._trainer import is_accumulating, is_logging_step
+from bppsa_lightning.gains.clock import Clock, clock_of
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl

@@ -8,6 +8,7 @@ from bppsa_lightning._replacement import Replacement, replacement_of, replacemen
 from bppsa_lightning.pruned.fusion import LayerStack
 from bppsa_lightning.pruned.layer import SparseLayer, unsupported
 from bppsa_lightning.pruned.layout import LayoutLayer
+from bppsa_lightning.pruned.masks import advise_emptied
 
 
 def attach_layers(module: nn.Module, but: Collection[nn.Module] = ()) -> list[Replacement]:
@@ -28,6 +29,8 @@ def attach_layers(module: nn.Module, but: Collection[nn.Module] = ()) -> list[Re
     stacks = [LayerStack(name, child) for name, child in modules if LayerStack.supports(child)]
     for stack in stacks:
         stack.attach()
+    for name, child in modules:
+        advise_emptied(name, child)
     return [*attached, *stacks]
 
 

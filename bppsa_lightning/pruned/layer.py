@@ -13,6 +13,7 @@ from bppsa_lightning._replacement import Replacement
 from bppsa_lightning.ops._checks import FLOATS
 from bppsa_lightning.planner import cost_pruned as cost
 from bppsa_lightning.pruned.lazy_weight import MaskedWeight
+from bppsa_lightning.pruned.masks import MaskWatch
 
 _KINDS = (nn.Conv2d, nn.Linear)
 _LEAST_POOLED = 8  # samples
@@ -47,6 +48,7 @@ class SparseLayer(Replacement):
         self._pattern: ops.SparsePattern | None = None
         self._mask: Tensor | None = None
         self._mask_version = -1
+        self._watch = MaskWatch()
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy's mask is another one, and counts its versions anew: nothing is known of it."""
@@ -72,6 +74,8 @@ class SparseLayer(Replacement):
             with torch.inference_mode(False):  # what it holds is used in training, too
                 pattern = _pattern_of(self.module, mask)
                 binary = pattern.nnz == int((mask == 1).sum())
+            calls, again = self.calls + self.fallback_calls, self._pattern is not None
+            self._watch.saw_another(self.name, self.module, pattern, again, calls)
             self._mask = None  # for other threads: nothing is known until all is
             self._pattern, self.binary = pattern, binary
             self._whole = binary and pattern.nnz == mask.numel()
@@ -79,6 +83,16 @@ class SparseLayer(Replacement):
             self._mask_version, self._mask = version, mask
             self._take_hook()  # to prune again is to have another one
         return self._pattern
+
+    def _look_at_mask(self) -> None:
+        """Sees changes of the mask that autograd does not count, sooner or later."""
+        known = None if torch.compiler.is_compiling() else self._pattern
+        if (
+            known is not None
+            and self._seen()
+            and self._watch.differs(self.name, self.module, known)
+        ):
+            self._mask_version = -1
 
     def _seen(self) -> bool:
         """Whether the pattern is known to be of the module's mask, as it is now."""
@@ -113,6 +127,7 @@ class SparseLayer(Replacement):
 
     def __call__(self, input: Tensor) -> Tensor:
         self.followers = ()
+        self._look_at_mask()
         fallback = self.known_fallback(input)
         if fallback is not None:
             self.record_call(fallback)
@@ -142,6 +157,7 @@ class SparseLayer(Replacement):
             run by itself.
         """
         module = self.module
+        self._look_at_mask()
         for hook in module._forward_pre_hooks.values():
             hook(module, (input,))
         if unsupported(module) is not None or self._unsupported_call(input) is not None:

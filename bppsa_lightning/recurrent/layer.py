@@ -57,7 +57,7 @@ class RecurrentChain(Chain):
         super().__init__(name, module, algorithm)
         base = support.torch_class(module)
         assert base is not None
-        self._base = base
+        self.torch_class = base
         self.config = RecurrentConfig(module)
         self.cell = self.config.cell.label
         self.stack = self.config.stack
@@ -98,7 +98,7 @@ class RecurrentChain(Chain):
             windows = windows and not self._windows.rest(self._steps_and_batch(input)[0])
         faster = reason if windows else None
         if reason is None or windows:
-            weights, states = self._weights(), self._states(hx)
+            weights, states = self.weights(), self._states(hx)
             T, B = self._steps_and_batch(input)
             data: Tensor = input.data if isinstance(input, PackedSequence) else input
             batch = (B,) if input is not data or data.dim() == 3 else ()
@@ -107,7 +107,7 @@ class RecurrentChain(Chain):
             raise ValueError(f"{self.name or 'module'}: found {reason}; that is not divided")
         self.record_call(reason)
         if reason is not None:
-            return self._base.forward(self.module, input, hx)
+            return self.torch_class.forward(self.module, input, hx)
         if divided:
             return self._over_ranks(input, states, weights)
         scan = partial(self._scan, plan=plan, windows=windows, by_pytorch=faster is not None)
@@ -161,11 +161,11 @@ class RecurrentChain(Chain):
 
     @property
     def _is_overridden(self) -> bool:
-        return type(self.module).forward is not self._base.forward
+        return type(self.module).forward is not self.torch_class.forward
 
     def attach(self) -> None:
         if self._is_overridden:
-            _overridden.attach(self, self._base)
+            _overridden.attach(self, self.torch_class)
         else:
             super().attach()
             scripting.prepare(self)
@@ -200,7 +200,8 @@ class RecurrentChain(Chain):
         if found or not self.module_calls:
             return [text + "what is accelerated is its calls of super().forward"]
         called = f"called {self.module_calls} time{'s' * (self.module_calls != 1)}"
-        parent = f"never called super().forward (nn.{self._base.__name__}.forward by name is not"
+        base = self.torch_class.__name__
+        parent = f"never called super().forward (nn.{base}.forward by name is not"
         return [f"{text}0 calls accelerated: the layer was {called}, and {parent} seen)"]
 
     def _decide(self, input: Any) -> _Decision:
@@ -241,7 +242,7 @@ class RecurrentChain(Chain):
             return planner.plan(self._request_of(T, B, self.device))
         return self._plan
 
-    def _weights(self) -> Sequence[Any]:
+    def weights(self) -> Sequence[Any]:
         """The weights that PyTorch would use: `_flat_weights`, once they are up to date.
 
         functional_call, parametrizations and FSDP swap the parameters, weight dropout either.

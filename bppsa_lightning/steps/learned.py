@@ -32,6 +32,11 @@ class Scans:
         self._module = module
         known.observers.append(self._meet)
 
+    @property
+    def any(self) -> bool:
+        """Whether one has been called."""
+        return bool(self._names)
+
     def end(self) -> None:
         """Forgets all scans."""
         if self._meet in known.observers:

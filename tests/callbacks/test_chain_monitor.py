@@ -152,7 +152,9 @@ def test_pruned_layers_have_a_table(logged):
         def forward(self, x):
             return self.head(self.rnn(x).mean(1))
 
-    pruning = bl.SparseJacobianPruning(amount=0.8, parameter_names=["weight"], at_epochs=[0])
+    pruning = bl.SparseJacobianPruning(
+        amount=0.8, parameter_names=["weight"], at_epochs=[0], use_global_unstructured=False
+    )
     fit(
         "auto", Dense, callbacks=[pruning, bl.ChainMonitor()], logger=Memory(),
         log_every_n_steps=1, max_epochs=2, max_steps=-1,

@@ -11,7 +11,7 @@ from support.helpers import Classifier, Memory, data, fit, trainer
 from torch.utils.data import DataLoader
 
 import bppsa_lightning as bl
-from bppsa_lightning.callbacks._clock import CudaClock
+from bppsa_lightning.gains.clock import CudaClock
 
 PARTS = {"forward", "backward", "optimizer", "rest"}
 FIGURES = PARTS | {"step", "data"}
@@ -90,7 +90,7 @@ TAKES = {"data": 1, "forward": 2, "zero": 4, "backward": 8, "after": 16, "clip":
 def clock(monkeypatch):
     clock = SimpleNamespace(seconds=0)
     clock.perf_counter = lambda: float(clock.seconds)
-    monkeypatch.setattr("bppsa_lightning.callbacks._clock.time", clock)
+    monkeypatch.setattr("bppsa_lightning.gains.clock.time", clock)
     monkeypatch.setattr("bppsa_lightning.callbacks.step_timer.time", clock)
     return clock
 

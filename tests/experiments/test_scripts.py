@@ -13,7 +13,8 @@ FILES = sorted(EXPERIMENTS.rglob("*.py"))
 SCRIPTS = [path for path in FILES if '__name__ == "__main__"' in path.read_text()]
 TRAININGS = [path for path in SCRIPTS if path.parent.name == "train"]
 ORDER = (
-    "style", "recording", "train", "compare", "benchmarks", "paper", "examples", "numbers", "redraw",
+    "style", "recording", "train", "compare", "benchmarks", "paper", "examples", "numbers",
+    "redraw",
 )  # fmt: skip
 
 

@@ -77,6 +77,7 @@ def test_detach_gives_everything_back():
     assert_identical(results(ours, image()), results(stock, image()))
 
 
+@pytest.mark.filterwarnings("ignore:Pruning has left no weight of 0")
 def test_a_new_mask_is_a_new_pattern():
     stock, ours = twins()
     results(ours, image())

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from bppsa_lightning.callbacks._clock import clock_of
+from bppsa_lightning.gains.clock import clock_of
 
 LEAST_TURNS, MOST_TURNS, MOST_STEPS = 3, 40, 50
 SHORTEST_STEP = 1e-6

@@ -1,0 +1,29 @@
+"""Warnings that say what to do, each once for each module."""
+
+import warnings
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from bppsa_lightning._rank_zero import rank_zero_warn
+
+_GIVEN: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
+
+
+def advise(module: nn.Module, about: str, text: str) -> None:
+    """Warns on rank zero, unless this module has been warned about this before.
+
+    Args:
+        module: what the text is about.
+        about: the kind of warning, a heading of docs/troubleshooting.md.
+        text: what happened, what it means, what to do.
+    """
+    given = _GIVEN.setdefault(module, set())
+    if about in given:
+        return
+    given.add(about)
+    text = f"{text} See docs/troubleshooting.md#{about}"
+    try:
+        rank_zero_warn(text)
+    except ModuleNotFoundError:  # no Lightning here, and no ranks
+        warnings.warn(text, stacklevel=3)
