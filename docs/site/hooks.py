@@ -77,7 +77,7 @@ def _inside(folder: Path) -> list[Path]:
 
 def _listing(folder: Path) -> str:
     names = [file.name for file in _inside(folder)]
-    lines = [f"# {folder.relative_to(ROOT)}", "", *(f"- [{name}]({name})" for name in names)]
+    lines = [f"# {folder.relative_to(ROOT)}", "", *(f"- [`{name}`]({name})" for name in names)]
     return "\n".join(lines) + "\n"
 
 
