@@ -1,4 +1,4 @@
-"""What a process computes, and with how many threads: as JSON, for tests/test_threads.py."""
+"""What a process computes, and with how many threads, as JSON: for tests/test_threads.py."""
 
 import json
 import multiprocessing

@@ -54,11 +54,15 @@ class WholeStep:
         """From the loss, or from gradients of every output, which are those of every call."""
         outputs = tensors.with_gradients(self._found)
         if self._grads is None:
-            torch.manual_seed(SEED)
-            self._grads = [torch.randn_like(output) for output in outputs]
-            if self._training_step:
-                self._grads = [torch.ones_like(output) for output in outputs]
+            self._grads = [self._grad(output) for output in outputs]
         torch.autograd.backward(outputs, self._grads)
+
+    def _grad(self, output: Tensor) -> Tensor:
+        """Of one output: 1 of a loss, else random numbers, whatever the output's layout."""
+        if self._training_step:
+            return torch.ones_like(output)
+        numbers = torch.Generator().manual_seed(SEED)
+        return torch.randn(output.shape, generator=numbers, dtype=torch.float32).to(output)
 
     def results(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Of one step, by name: outputs; gradients of parameters.

@@ -8,6 +8,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +114,15 @@ def _module(where: str) -> Any:
         sys.path.insert(0, here)
     if not where.endswith(".py"):
         return calling(f"import {where}", lambda: _imported(where))
-    path = Path(where)
+    path = Path(where).resolve()
     if not path.is_file():
-        raise WrongUsage(f"TARGET: found no file {path.resolve()}")
+        raise WrongUsage(f"TARGET: found no file {path}")
+    return _run_once(path)
+
+
+@lru_cache
+def _run_once(path: Path) -> Any:
+    """The module in a file, under the file's name."""
     name = path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # of a .py
