@@ -24,6 +24,7 @@ from pathlib import Path
 
 from experiments import recording
 from experiments.paper.quotes import (
+    command_line,
     cpu,
     front_page,
     gpu,
@@ -52,6 +53,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     **windows_auto.BLOCKS,
     **windows_trained.BLOCKS,
     **loops.BLOCKS,
+    **command_line.BLOCKS,
 }
 
 
