@@ -24,6 +24,7 @@ from pathlib import Path
 
 from experiments import recording
 from experiments.paper.quotes import (
+    command_line,
     cpu,
     examples,
     front_page,
@@ -54,6 +55,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     **windows_trained.BLOCKS,
     **loops.BLOCKS,
     **examples.BLOCKS,
+    **command_line.BLOCKS,
 }
 
 
