@@ -29,8 +29,9 @@ def environment() -> dict[str, str]:
         "CPU kernels": ops.cpu_capability(),
         "system": platform.platform(),
         "Python": platform.python_version(),
+        "torch": str(torch.__version__),
     }
-    for package in ("bppsa-lightning", "torch", "lightning", "pytorch-lightning"):
+    for package in ("bppsa-lightning", "lightning", "pytorch-lightning"):
         with suppress(PackageNotFoundError):
             found[package] = version(package)
     if torch.cuda.is_available():

@@ -83,7 +83,7 @@ class RunReport(Callback):
         self._begun: datetime | None = None
         self._start = 0.0
         self._loss, self._resident = Curve(), Curve()
-        self._metrics: dict[str, tuple[int, Curve]] = {}  # the last step, and all values
+        self._metrics: dict[str, tuple[str, Curve]] = {}  # when they come, and all values
         self._found = dict(_EMPTY)
         self._looked = -1
 
@@ -161,23 +161,23 @@ class RunReport(Callback):
     @rank_zero_only
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.sanity_checking:
-            self._keep_metrics(trainer)
+            self._keep_metrics(trainer, "validation")
 
     @override
     @rank_zero_only
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._keep_metrics(trainer)
+        self._keep_metrics(trainer, "epoch")
 
-    def _keep_metrics(self, trainer: pl.Trainer) -> None:
+    def _keep_metrics(self, trainer: pl.Trainer, when: str) -> None:
+        """Adds to the curves that are known to come at such a moment; at others they are old."""
         for name, value in trainer.callback_metrics.items():
             if name.startswith("seconds/") or value.numel() != 1:
                 continue
             if name not in self._metrics and len(self._metrics) >= _METRICS:
                 continue
-            last, curve = self._metrics.get(name, (-1, Curve()))
-            if last < trainer.global_step:
+            comes, curve = self._metrics.setdefault(name, (when, Curve()))
+            if comes == when:
                 curve.add(trainer.global_step, value.clone())
-            self._metrics[name] = trainer.global_step, curve
 
     def _look(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """What is attached now; what was last found, where nothing is any more."""
