@@ -174,6 +174,7 @@ def test_a_row_is_kept_at_once_and_one_that_fails_stops_no_other(a_gpu, monkeypa
     assert [r["fails"] for r in results["rows_failed"]] == ["out of memory"] * 2
 
 
+@pytest.mark.filterwarnings("ignore:BPPSA has accelerated nothing:UserWarning")
 def test_what_is_left_to_pytorch_is_measured_scanned_beside_it(a_gpu, monkeypatch, tmp_path):
     def left(request):
         return "for the test" if request.algorithm == "auto" else None
