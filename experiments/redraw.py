@@ -16,6 +16,13 @@ from pathlib import Path
 from experiments import recording
 from experiments.benchmarks import newton_plots, recurrent_plots, trained_plots
 from experiments.compare import plots
+from experiments.examples import (
+    audio_tagging,
+    forecasting,
+    long_sequences,
+    prune_and_retrain,
+    reinforcement,
+)
 from experiments.paper import (
     depth_scaling,
     figure10,
@@ -38,6 +45,11 @@ OF_RECORDS: dict[str, Callable[[dict, Path], None]] = {
     "bitstream_sweep_gru_cpu": sweep.draw,
     "bitstream_sweep_rnn_cpu": sweep.draw,
     "depth_scaling": depth_scaling.draw,
+    "example_audio_tagging": audio_tagging.draw,
+    "example_forecasting": forecasting.draw,
+    "example_long_sequences": long_sequences.draw,
+    "example_prune_and_retrain": prune_and_retrain.draw,
+    "example_reinforcement": reinforcement.draw,
     "figure10": figure10.draw,
     "grid_recurrent_cpu": recurrent_plots.draw,
     "gru_breakdown_cpu": gru_breakdown.draw,

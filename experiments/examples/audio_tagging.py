@@ -70,9 +70,17 @@ def confusion(model: Tagger, data: RenderedIRMASDataModule) -> Tensor:
     return counts
 
 
-def draw(axes: Any, counts: Tensor) -> None:
+def draw(record: dict[str, Any], path: Path) -> None:
+    title = "Which instrument plays? A GRU over three seconds"
+    with side_by_side.picture(3, title, record, path) as axes:
+        side_by_side.draw_losses(axes[0], record, smooth=max(1, record["steps"] // 40))
+        draw_confusion(axes[1], torch.tensor(record["confusion"]))
+        side_by_side.draw_step(axes[2], record)
+
+
+def draw_confusion(axes: Any, counts: Tensor) -> None:
     """Which instruments are taken for which."""
-    axes.imshow(counts, cmap="Blues")
+    axes.imshow(counts.numpy(), cmap="Blues")
     for truth, named in counts.nonzero().tolist():
         dark = counts[truth, named] > counts.max() / 2
         colour = "white" if dark else "black"
@@ -106,13 +114,8 @@ def main(arguments: list[str] | None = None) -> None:
     steps = len(found["stock"]["losses"])
     print(f"{steps} steps of {BATCH} clips\n\n{side_by_side.table(found)}")
     print(f"{right:.0%} of {int(counts.sum())} new clips right; by chance {1 / len(counts):.0%}")
-
-    figure, axes = side_by_side.axes_of(3, "Which instrument plays? A GRU over three seconds")
-    side_by_side.draw_losses(axes[0], found, smooth=max(1, steps // 40))
-    draw(axes[1], counts)
-    side_by_side.draw_step(axes[2], found)
-    results = {"steps": steps, "clips": int(counts.sum()), "right": right, **found}
-    side_by_side.keep(figure, "audio_tagging", results, asked)
+    told = {"steps": steps, "clips": int(counts.sum()), "right": right}
+    side_by_side.keep("audio_tagging", {**told, "confusion": counts.tolist(), **found}, draw, asked)
 
 
 if __name__ == "__main__":

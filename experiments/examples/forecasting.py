@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -21,11 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from experiments import style
 from experiments.examples import side_by_side
 from experiments.examples.side_by_side import Run, Watch
 
 PAST, NEXT = 14 * 24, 24  # hours that are read, hours that are forecast
 SERIES, HOURS = 8, 10 * 7 * 24
+SHOWN = 4 * 24  # hours before those that are forecast, in the picture
 QUANTILES = (0.1, 0.5, 0.9)
 
 
@@ -131,15 +134,22 @@ def train(task: Task, strategy: str, steps: int) -> Run:
     return watch.run(network)
 
 
-def draw(axes: Any, values: Tensor, quantiles: Tensor) -> None:
-    """The last day of the first series, and the days before it."""
-    low, middle, high = quantiles[0].unbind(-1)
-    shown, day = 4 * 24, range(NEXT)
-    axes.plot(range(-shown, NEXT), values[0, -shown - NEXT :], color="#999999", label="what was")
-    axes.plot(day, middle, color="#0072b2", label="forecast")
-    axes.fill_between(day, low, high, color="#0072b2", alpha=0.25, label="8 of 10 hours")
+def draw(record: dict[str, Any], path: Path) -> None:
+    title = f"Forecasting with {record['task']}"
+    with side_by_side.picture(2, title, record, path) as axes:
+        draw_day(axes[0], record["shown"], record["quantiles"])
+        side_by_side.draw_step(axes[1], record)
+
+
+def draw_day(axes: Any, values: list[float], quantiles: list[list[float]]) -> None:
+    """A day of a series, as it was forecast, and the days before it."""
+    low, middle, high = zip(*quantiles, strict=True)
+    day = range(NEXT)
+    axes.plot(range(NEXT - len(values), NEXT), values, color=style.GREY, label="what was")
+    axes.plot(day, middle, color=style.OURS, label="forecast")
+    axes.fill_between(day, low, high, color=style.OURS, alpha=0.25, label="8 of 10 hours")
     axes.set(xlabel="hours from now", title="A day that no training has seen")
-    axes.legend(frameon=False, fontsize="small", loc="upper left", ncols=3)
+    axes.legend(loc="upper left", ncols=3)
     axes.margins(y=0.2)
 
 
@@ -173,12 +183,9 @@ def main(arguments: list[str] | None = None) -> None:
     print(
         "Mean error of the forecast {forecast:.3f}; of a week ago {week_ago:.3f}".format(**errors)
     )
-
-    figure, axes = side_by_side.axes_of(2, f"Forecasting with {task.name}")
-    draw(axes[0], values, quantiles)
-    side_by_side.draw_step(axes[1], found)
-    results = {"task": task.name, "steps": steps, "errors": errors, **found}
-    side_by_side.keep(figure, "forecasting", results, asked)
+    first = {"shown": values[0, -SHOWN - NEXT :].tolist(), "quantiles": quantiles[0].tolist()}
+    results = {"task": task.name, "steps": steps, "errors": errors, **first, **found}
+    side_by_side.keep("forecasting", results, draw, asked)
 
 
 if __name__ == "__main__":

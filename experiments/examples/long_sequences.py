@@ -29,14 +29,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from experiments import style
 from experiments.examples import side_by_side
 from experiments.examples.side_by_side import Memory, Watch
 
 # strategy, processes, name, colour
 WAYS = {
-    "stock": ("auto", 1, "PyTorch", "#d55e00"),
-    "bppsa": ("bppsa", 1, "bppsa", "#0072b2"),
-    "chain": ("bppsa_chain", 2, "bppsa_chain,\n2 processes", "#009e73"),
+    "stock": ("auto", 1, "PyTorch", style.STOCK),
+    "bppsa": ("bppsa", 1, "bppsa", style.OURS),
+    "chain": ("bppsa_chain", 2, "bppsa_chain,\n2 processes", style.GREEN),
 }
 HIDDEN, BATCH = 64, 4
 
@@ -100,7 +101,13 @@ def train_apart(way: str, steps: int, count: int) -> dict[str, Any]:
         return json.loads(file.read_text())
 
 
-def draw(axes: Any, found: dict[str, Any]) -> None:
+def draw(record: dict[str, Any], path: Path) -> None:
+    title = f"A GRU over {record['T']:,} steps, divided over two processes"
+    with side_by_side.picture(3, title, record, path) as axes:
+        draw_panels(axes, {way: record[way] for way in WAYS})
+
+
+def draw_panels(axes: Any, found: dict[str, Any]) -> None:
     """Losses over the steps, seconds of a step, and megabytes of a process."""
     names, colours = [w[2] for w in WAYS.values()], [w[3] for w in WAYS.values()]
     for width, way in zip((5, 3, 1), found, strict=True):  # one upon the other
@@ -108,7 +115,7 @@ def draw(axes: Any, found: dict[str, Any]) -> None:
         steps = range(1, len(losses) + 1)
         axes[0].plot(steps, losses, color=colour, linewidth=width, label=name.replace("\n", " "))
     axes[0].set(xlabel="step", ylabel="loss", title="The same losses", xticks=steps)
-    axes[0].legend(frameon=False)
+    axes[0].legend()
     seconds, bytes_ = ([each[key] for each in found.values()] for key in ("step", "bytes"))
     megabytes = [n / 2**20 for n in bytes_]
     for each, values, form in ((axes[1], seconds, "{:.2f} s"), (axes[2], megabytes, "{:.0f} MB")):
@@ -156,12 +163,8 @@ def main(arguments: list[str] | None = None) -> None:
             f"{name:<25}{each['step']:7.2f} s a step, {each['speed_up']:5.1f}x PyTorch;"
             f"{each['bytes'] / 2**20:6.0f} MB a process; last loss {each['losses'][-1]:.4f}"
         )
-    title = f"A GRU over {steps:,} steps, divided over two processes"
-    figure, axes = side_by_side.axes_of(3, title)
-    draw(axes, found)
-    side_by_side.keep(
-        figure, "long_sequences", {"T": steps, "B": BATCH, "H": HIDDEN, **found}, asked
-    )
+    results = {"T": steps, "B": BATCH, "H": HIDDEN, **found}
+    side_by_side.keep("long_sequences", results, draw, asked)
 
 
 if __name__ == "__main__":

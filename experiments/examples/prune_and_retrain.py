@@ -10,6 +10,7 @@ The picture: the losses over time, and what a step takes before pruning and afte
 """
 
 import argparse
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch.nn.functional import cross_entropy
 
 import bppsa_lightning as bl
 from bppsa_lightning.datasets import DigitsDataModule
+from experiments import style
 from experiments.examples import side_by_side
 from experiments.examples.side_by_side import NAMES, Run, Watch
 
@@ -91,18 +93,28 @@ def right(model: SmallCNN, data: DigitsDataModule) -> float:
     return float(torch.cat(found).float().mean())
 
 
-def draw(axes: Any, found: dict[str, Any]) -> None:
+def draw(record: dict[str, Any], path: Path) -> None:
+    with side_by_side.picture(2, "An epoch dense, pruned, retrained", record, path) as axes:
+        smooth = max(1, len(record["stock"]["losses"]) // 40)
+        side_by_side.draw_losses(axes[0], record, smooth)
+        draw_before_and_after(axes[1], record)
+
+
+def draw_before_and_after(axes: Any, found: dict[str, Any]) -> None:
     """A step before pruning, and after."""
     for place, name in enumerate(NAMES):
-        for shift, part, colour in ((-0.2, "dense", "#999999"), (0.2, "step", "#0072b2")):
+        for shift, part, colour in ((-0.2, "dense", style.GREY), (0.2, "step", style.OURS)):
             ms = found[name]["seconds"][part] * 1e3
             label = {"dense": "all weights", "step": f"{1 - AMOUNT:.0%} of them"}[part]
             axes.bar(place + shift, ms, 0.4, color=colour, label=None if place else label)
             axes.text(place + shift, ms, f"{ms:.1f}", ha="center", va="bottom")
     axes.set_xticks(range(len(NAMES)), list(NAMES.values()))
-    axes.set(ylabel="milliseconds a step", title=f"{found['speed_up']['step']:.1f}x as fast a step")
+    axes.set(
+        ylabel="milliseconds a step",
+        title=f"{style.times(found['speed_up']['step'])} as fast a step",
+    )
     axes.margins(y=0.2)
-    axes.legend(frameon=False, fontsize="small", loc="upper right", ncols=2)
+    axes.legend(loc="upper right", ncols=2)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -127,11 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
     shares = [f"{found['right'][name]:.1%}" for name in NAMES]
     print(f"Retraining with {found['weights_left']:.1%} of the weights, {BATCH} images a step\n")
     print(side_by_side.table(found, {"new digits right": (*shares, "")}))
-
-    figure, axes = side_by_side.axes_of(2, "An epoch dense, pruned, retrained")
-    side_by_side.draw_losses(axes[0], found, smooth=1 if asked.quick else 5)
-    draw(axes[1], found)
-    side_by_side.keep(figure, "prune_and_retrain", found, asked)
+    side_by_side.keep("prune_and_retrain", found, draw, asked)
 
 
 if __name__ == "__main__":

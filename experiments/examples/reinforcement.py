@@ -15,6 +15,8 @@ The picture: what each has learned after how long, and what an update takes.
 
 import argparse
 import time
+from itertools import accumulate
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -25,11 +27,12 @@ from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 import bppsa_lightning as bl
+from experiments import style
 from experiments.examples import side_by_side
 
 SIGNS, GAMES, STEPS, HIDDEN, DISCOUNT = 4, 16, 256, 32, 0.5  # B games of T steps a rollout
 WAYS = {"loop": "loop with masks", "stock": "segments, PyTorch", "bppsa": "segments, bppsa"}
-COLOURS = {"loop": "#999999", **side_by_side.COLOURS}
+COLOURS = {"loop": style.GREY, **side_by_side.COLOURS}
 
 
 class Game:
@@ -142,17 +145,22 @@ def gap(learners: dict[str, Learner]) -> float:
     return max(float((found - want).abs().max() / want.abs().max()) for found, want in pairs)
 
 
-def draw(axes: Any, learners: dict[str, Learner]) -> None:
+def draw(record: dict[str, Any], path: Path) -> None:
     """Learning curves over the seconds of learning, and the milliseconds of an update."""
-    for way, learner in learners.items():
-        seconds = torch.tensor(learner.seconds).cumsum(0)
-        axes[0].plot(seconds, learner.rewards, color=COLOURS[way], label=WAYS[way])
-    axes[0].axhline(1 / SIGNS, color="black", linewidth=0.8, linestyle=":", label="by chance")
-    axes[0].set(xlabel="seconds of learning", ylabel="reward of a step", ylim=(0, 1.05))
-    axes[0].legend(frameon=False, fontsize="small", loc="center right")
-    ms = {WAYS[w].replace(", ", ",\n"): median(l.seconds) * 1e3 for w, l in learners.items()}
-    side_by_side.draw_bars(axes[1], ms, COLOURS.values(), "{:.1f} ms")
-    axes[1].set(ylabel="milliseconds", title="An update takes")
+    title = "Actor-critic with a GRU; episodes end in a rollout"
+    with side_by_side.picture(2, title, record, path) as axes:
+        for way, name in WAYS.items():
+            seconds = list(accumulate(record[way]["seconds"]))
+            axes[0].plot(seconds, record[way]["rewards"], color=COLOURS[way], label=name)
+        axes[0].axhline(1 / SIGNS, color="black", linewidth=0.8, linestyle=":", label="by chance")
+        axes[0].set(xlabel="seconds of learning", ylabel="reward of a step", ylim=(0, 1.05))
+        axes[0].legend(loc="center right")
+        ms = {
+            name.replace(", ", ",\n"): median(record[way]["seconds"]) * 1e3
+            for way, name in WAYS.items()
+        }
+        side_by_side.draw_bars(axes[1], ms, COLOURS.values(), "{:.1f} ms")
+        axes[1].set(ylabel="milliseconds", title="An update takes")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -174,9 +182,7 @@ def main(arguments: list[str] | None = None) -> None:
         said = f"{median(learner.seconds) * 1e3:6.1f} ms an update, {faster:4.1f}x the loop"
         print(f"{WAYS[way]:<20}{said}; reward of a step {learner.rewards[-1]:.2f}")
     print(f"\nGradients differ by at most {results['gradients_differ_by']:.0e}.")
-    figure, axes = side_by_side.axes_of(2, "Actor-critic with a GRU; episodes end in a rollout")
-    draw(axes, learners)
-    side_by_side.keep(figure, "reinforcement", results, asked)
+    side_by_side.keep("reinforcement", results, draw, asked)
 
 
 if __name__ == "__main__":

@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 
 import bppsa_lightning as bl
-from experiments import recording
+from experiments import recording, style
 from experiments.train.pictures import COLOURS as PARTS  # of a step's parts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 NAMES = {"stock": "PyTorch", "bppsa": "bppsa"}
 STRATEGIES = {"stock": "auto", "bppsa": "bppsa"}
-COLOURS = {"stock": "#d55e00", "bppsa": "#0072b2"}  # of Okabe and Ito: told apart by everyone
+COLOURS = {"stock": style.STOCK, "bppsa": style.OURS}
 SAME = 1e-4  # losses that differ by less, in proportion to the largest, are the same
 # Trainer(**QUIET): an example prints its own table, and keeps nothing but its picture.
 QUIET: dict[str, Any] = {
@@ -170,9 +169,12 @@ def draw_step(axes: "Axes", found: dict[str, Any]) -> None:
         step = found[name]["seconds"]["step"] * 1e3
         axes.text(place, bottom, f"{step:.1f} ms", ha="center", va="bottom")
     axes.set_xticks(range(len(NAMES)), list(NAMES.values()))
-    axes.set(ylabel="milliseconds a step", title=f"{found['speed_up']['step']:.1f}x as fast a step")
+    axes.set(
+        ylabel="milliseconds a step",
+        title=f"{style.times(found['speed_up']['step'])} as fast a step",
+    )
     axes.margins(y=0.1)
-    axes.legend(frameon=False, fontsize="small", loc="upper right")
+    axes.legend(loc="upper right")
 
 
 def draw_bars(axes: "Axes", values: dict[str, float], colours: Iterable[str], form: str) -> None:
@@ -198,27 +200,27 @@ def draw_losses(axes: "Axes", found: dict[str, Any], smooth: int = 1) -> None:
         at = found[name]["elapsed"][smooth - 1 :: smooth]
         axes.plot(at, means, color=COLOURS[name], label=NAMES[name])
     axes.set(xlabel="seconds of training", ylabel="loss", title="The same losses, sooner")
-    axes.legend(frameon=False)
+    axes.legend()
 
 
-def axes_of(panels: int, title: str) -> tuple["Figure", Any]:
-    """A figure with panels in a row, and the machine in small print below."""
+@contextmanager
+def picture(panels: int, title: str, record: dict[str, Any], path: Path) -> Iterator[Any]:
+    """Panels in a row, to draw the record into; written to `path` at the end."""
     figure, axes = recording.pyplot().subplots(
         1, panels, figsize=(4.6 * panels, 3.9), layout="constrained"
     )
     figure.suptitle(title)
-    small = recording.machine(recording.environment())
-    figure.supxlabel(small, fontsize="x-small", color="#666666", x=0.99, ha="right")
-    for each in axes:
-        each.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    yield axes
+    recording.save_figure(figure, path, record["environment"])
 
 
-def keep(figure: "Figure", name: str, results: dict[str, Any], asked: argparse.Namespace) -> None:
-    """Writes an example's picture and record, and says where."""
+def keep(
+    name: str, results: dict[str, Any], draw: Callable[[dict[str, Any], Path], None],
+    asked: argparse.Namespace,
+) -> None:  # fmt: skip
+    """Writes an example's record, and its picture by `draw`, and says where."""
     path = recording.folder(asked.record) / f"example_{name}.json"
-    recording.write(path, results)
-    recording.save_figure(figure, path.with_suffix(".png"), dpi=100)
+    draw(recording.write(path, results), path.with_suffix(".png"))
     print(f"\npicture: {path.with_suffix('.png')}")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import struct
 
 import pytest
 from support.bare_python import BarePython
@@ -43,6 +44,19 @@ def of_library(python, **variables):
     assert found.pop(lightning).endswith('pip install --upgrade "lightning>=2.6"')
     ((what, remedy),) = found.items()
     return what, remedy
+
+
+def code(library):
+    """Offset and size of what an ELF file lets the processor execute (64 bits, little-endian)."""
+    (table,) = struct.unpack_from("<Q", library, 0x20)
+    size, count = struct.unpack_from("<2H", library, 0x36)
+    found = []
+    for at in range(table, table + size * count, size):
+        kind, flags, offset, _, _, bytes_ = struct.unpack_from("<2I4Q", library, at)
+        if kind == 1 and flags & 1:  # loaded, executable
+            found.append((offset, bytes_))
+    assert found
+    return found
 
 
 def test_without_torch(empty):
@@ -107,8 +121,8 @@ def test_with_a_library_for_another_torch(without_lightning, library):
 @pytest.mark.slow
 def test_with_a_library_that_crashes(without_lightning, library):
     whole = bytearray(library.read_bytes())
-    middle = len(whole) // 4  # of its code
-    whole[middle : 2 * middle] = b"\x0f\x0b" * (middle // 2)  # ud2
+    for offset, size in code(whole):
+        whole[offset : offset + size] = b"\x0f\x0b" * (size // 2) + bytes(size % 2)  # ud2
     library.write_bytes(whole)
     what, remedy = of_library(without_lightning)
     assert "SIG" in what

@@ -63,7 +63,6 @@ def test_forecasting_with_the_package(run):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_audio_tagging(run, monkeypatch, tmp_path):
     for package in ("pretty_midi", "midirenderer", "librosa"):
         pytest.importorskip(package, reason=f"needs {package}, of the extra audio")
