@@ -198,13 +198,13 @@ class Exchange:
             beside = both[:, own.nbytes :]
         else:
             all_of_them = self.gather(own).cpu()
+        first, *others = all_of_them.tolist()
         for n, name in enumerate(what):
-            values = all_of_them[:, n].tolist()
-            for rank, value in enumerate(values):
-                if name and value != values[0]:
+            for rank, values in enumerate(others, 1):
+                if name and values[n] != first[n]:
                     raise ValueError(
                         f"{self.name or 'chain'}: rank {self._shown(rank)} of the chain brought "
-                        f"{name} = {value}, rank {self._shown(0)} {values[0]}; wanted the same "
+                        f"{name} = {values[n]}, rank {self._shown(0)} {first[n]}; wanted the same "
                         f"of all"
                     )
         return all_of_them, beside

@@ -8,7 +8,7 @@ from html import escape
 from typing import NamedTuple
 
 WIDTH, HEIGHT = 440, 250
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 58, 26, 12, 40
 COLOURS = 6
 
 

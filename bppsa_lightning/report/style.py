@@ -26,7 +26,7 @@ p, .sub { margin: .3rem 0; } .sub, .none, figcaption { color: var(--soft); }
   border-radius: .5rem; padding: .8rem; margin: 0; min-width: 0; }
 .tile b { display: block; font-size: 1.5rem; line-height: 1.2; }
 .good { color: var(--good); } .bad { color: var(--bad); }
-svg { display: block; width: 100%; height: auto; }
+svg { display: block; width: 100%; max-width: 36rem; height: auto; }
 svg text { fill: var(--soft); font-size: 13px; }
 svg .strong { fill: var(--text); font-weight: 600; }
 .grid { stroke: var(--edge); fill: none; } .line { fill: none; stroke-width: 2;
