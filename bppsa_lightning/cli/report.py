@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import webbrowser
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from bppsa_lightning.cli.answer import Answer, Failed, WrongUsage, load_package
 
@@ -38,7 +35,8 @@ def run(asked: argparse.Namespace) -> Answer:
     data = data_of(Path(asked.run_folder))
     page = Path(asked.output) if asked.output else data.with_suffix(".html")
     load_package()
-    render = _renderer()
+    from bppsa_lightning.report import render
+
     try:
         render(data, page)
     except (KeyError, TypeError, ValueError) as error:
@@ -75,14 +73,3 @@ def data_of(run: Path) -> Path:
     listed = ", ".join(map(str, below[:_MOST_LISTED]))
     more = f" and {len(below) - _MOST_LISTED} more" if len(below) > _MOST_LISTED else ""
     raise WrongUsage(f"RUN: found no {DATA} in {run} itself, but in {listed}{more}")
-
-
-def _renderer() -> Callable[[Path, Path], Any]:
-    name = "bppsa_lightning.report"
-    try:
-        render: Callable[[Path, Path], Any] = importlib.import_module(name).render
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise Failed(f"the report needs {error.name}: pip install {error.name}") from error
-        raise Failed("this version of bppsa_lightning has no reports") from error
-    return render

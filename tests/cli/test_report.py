@@ -1,57 +1,41 @@
 """`bppsa report`: which data, which page, and what it says where there are none."""
 
 import json
-import sys
-import types
 import webbrowser
 
 import pytest
+from support.report_data import report_data
 
 from bppsa_lightning.cli.report import DATA, PAGE
-
-
-@pytest.fixture
-def rendered(monkeypatch):
-    """Stands in for the module that makes the page: {data: page} of its calls."""
-    calls = {}
-
-    def render(json_path, html_path):
-        title = json.loads(json_path.read_text())["title"]
-        html_path.write_text(f"<h1>{title}</h1>")
-        calls[json_path] = html_path
-
-    module = types.ModuleType("bppsa_lightning.report")
-    module.render = render
-    monkeypatch.setitem(sys.modules, "bppsa_lightning.report", module)
-    return calls
+from bppsa_lightning.report import page
 
 
 @pytest.fixture
 def run(tmp_path):
     folder = tmp_path / "version_3"
     folder.mkdir()
-    (folder / DATA).write_text('{"title": "a run"}')
+    (folder / DATA).write_text(json.dumps(report_data()))
     return folder
 
 
-def test_of_a_folder_and_of_its_data(command, rendered, run):
+def test_of_a_folder_and_of_its_data(command, run):
     for asked in (run, run / DATA):
         assert command("report", asked)[:2] == (0, f"{run / PAGE}\n")
-        assert rendered == {run / DATA: run / PAGE}
-        assert (run / PAGE).read_text() == "<h1>a run</h1>"
+        assert (run / PAGE).read_text() == page(report_data())
+        (run / PAGE).unlink()
 
 
-def test_somewhere_else_and_as_json(command_json, rendered, run, tmp_path):
-    page = tmp_path / "page.html"
-    assert command_json("report", run, "--output", page) == (
+def test_somewhere_else_and_as_json(command_json, run, tmp_path):
+    there = tmp_path / "page.html"
+    assert command_json("report", run, "--output", there) == (
         0,
-        {"data": str(run / DATA), "page": str(page), "opened": False},
+        {"data": str(run / DATA), "page": str(there), "opened": False},
     )
-    assert page.exists() and not (run / PAGE).exists()
+    assert there.exists() and not (run / PAGE).exists()
 
 
 @pytest.mark.parametrize("opens", [True, False])
-def test_in_a_browser(command, rendered, run, monkeypatch, opens):
+def test_in_a_browser(command, run, monkeypatch, opens):
     asked = []
     monkeypatch.setattr(webbrowser, "open", lambda url: asked.append(url) or opens)
     status, out, _ = command("report", run, "--open")
@@ -59,7 +43,7 @@ def test_in_a_browser(command, rendered, run, monkeypatch, opens):
     assert ("No browser was found" in out) != opens
 
 
-def test_a_folder_without_data(command, rendered, run, tmp_path):
+def test_a_folder_without_data(command, run, tmp_path):
     status, _, err = command("report", tmp_path)
     assert status == 2 and f"found no {DATA} in {tmp_path} itself, but in {run}" in err
     (run / DATA).unlink()
@@ -68,13 +52,13 @@ def test_a_folder_without_data(command, rendered, run, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "\xff"])
-def test_damaged_data(command, rendered, run, text):
+def test_damaged_data(command, run, text):
     (run / DATA).write_bytes(text.encode("latin1"))
     status, _, err = command("report", run)
     assert status == 1 and f"{run / DATA} is damaged, or another version wrote it" in err
     assert not (run / PAGE).exists()
 
 
-def test_a_page_that_cannot_be_written(command, rendered, run):
+def test_a_page_that_cannot_be_written(command, run):
     status, _, err = command("report", run, "--output", run / "no" / "page.html")
     assert status == 1 and "cannot be read or written" in err
