@@ -80,9 +80,10 @@ def follow(
     behind = _flat(nothing)
     for _ in range(exchange.size - 1):  # and then what the last rank sent has reached the first
         of_all = exchange.gather(_flat(left))
-        if not of_all.isfinite().all():
+        largest = of_all.abs().flatten(1).amax(1).tolist()  # (NaN is the largest of all)
+        if not all(map(math.isfinite, largest)):
             return None
-        if not of_all[1:].any():
+        if not any(largest[1:]):
             return total
         report.backward_passes += 1
         came = nothing
