@@ -23,6 +23,10 @@ from bppsa_lightning.windows import Engine, Levels
 # xs, state, steps of the last piece, whether a backward follows, which gradients are wanted.
 Start = Callable[[Leaves, Leaves, int, bool, Sequence[bool]], Walk]
 
+# Warm-ups in which a gradient that fades has left the range of float32, as seen in fresh networks
+# (states become one within their rounding in a fourth of that): it is looked at then.
+_TAIL = 4
+
 
 @dataclass
 class Report:
@@ -95,7 +99,7 @@ def meet(
         with torch.no_grad():
             first = [s.detach() for s in engine(before, [torch.zeros_like(s) for s in state])[1]]
     report.warm = warm
-    walk = start(xs, first, 2 * warm, keep, wanted)
+    walk = start(xs, first, _TAIL * warm, keep, wanted)
     while True:
         # Of all ranks, in one message: where they began, and where they end.
         began, ended = _of_all(exchange, [first, walk.last])
@@ -107,7 +111,7 @@ def meet(
         report.missed = max(report.missed, missed)
         if not exchange.is_first and not met[exchange.rank - 1]:
             first = [s[exchange.rank - 1] for s in ended]
-            walk = start(xs, first, 2 * warm, keep, wanted)
+            walk = start(xs, first, _TAIL * warm, keep, wanted)
 
 
 def _of_all(exchange: Exchange, of_own: Sequence[Leaves]) -> list[list[Tensor]]:
