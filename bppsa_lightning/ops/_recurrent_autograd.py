@@ -17,6 +17,7 @@ from bppsa_lightning.ops._autograd import (
     only,
     register_formula,
 )
+from bppsa_lightning.ops._recurrent_planned import planned_backward
 from bppsa_lightning.ops.log import record_scan
 
 
@@ -88,41 +89,34 @@ def _scanned_backward(
     ctx: Any, operands: Operands, output: Tensor, saved: Tensor, cotangents: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
     grad_output, grad_h_n, grad_c_n = cotangents
-    plan, wanted = _plan_of(ctx, operands), ctx.needs_input_grad[1:9]
+    wanted = ctx.needs_input_grad[1:9]
     if grad_output is None and grad_h_n is None and operands.x.shape[0] == 1:
         wanted = (*wanted[:-1], False)  # c_n of one step does not depend on the projection
     if grad_output is not None and grad_output.stride(-1) != 1:
         # Not contiguous(), which leaves an empty tensor's strides as they are.
         grad_output = grad_output.clone(memory_format=torch.contiguous_format)
-    results = _run_backward(
-        ctx.cell,
+    tensors = (
         grad_output,
         None if grad_h_n is None else grad_h_n.contiguous(),
         None if grad_c_n is None or not CELLS[ctx.cell].has_c else grad_c_n.contiguous(),
         output,
         saved,
         *operands,
-        ctx.reverse,
-        plan.algorithm,
-        plan.chunk,
-        plan.levels,
-        bit_mask(wanted),
     )
+    plan, mask = ctx.plan, bit_mask(wanted)
+    if isinstance(plan, str):  # an algorithm, in a graph
+        return only(wanted, planned_backward(ctx.cell, *tensors, ctx.reverse, plan, mask))
+    _log(ctx.cell, operands, plan)
+    how = plan.algorithm, plan.chunk, plan.levels
+    results = _run_backward(ctx.cell, *tensors, ctx.reverse, *how, mask)
     return only(wanted, results)
 
 
-def _plan_of(ctx: Any, operands: Operands) -> planner.Plan:
-    """The forward's plan, logged; in a compiled graph, where that had no sizes, made here."""
-    plan: planner.Plan | str = ctx.plan
-    if isinstance(plan, str):
-        request = request_of(ctx.cell, operands, plan)
-        T, B, H, I, P = map(int, (request.T, request.B, request.H, request.I, request.P))
-        plan = planner.plan(request._replace(T=T, B=B, H=H, I=I, P=P))
-    x, cell, (GH, size) = operands.x, CELLS[ctx.cell], operands.w_hh.shape
+def _log(name: str, operands: Operands, plan: planner.Plan) -> None:
+    x, cell, (GH, size) = operands.x, CELLS[name], operands.w_hh.shape
     if x.is_cuda:  # there the state of a projected layer is what is projected
         size = GH // cell.gates
-    record_scan(cell.label, (int(x.shape[0]), int(x.shape[1]), size), plan)
-    return plan
+    record_scan(cell.label, (x.shape[0], x.shape[1], size), plan)
 
 
 def _differentiable_backward(
@@ -184,6 +178,7 @@ def _(cell: str, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return output, h_n, c_n, saved_numbers
 
 
+@torch.library.register_fake("bppsa::planned_recurrent_backward")
 @torch.library.register_fake("bppsa::recurrent_backward")
 def _(cell: str, *arguments: Any) -> tuple[Tensor, ...]:
     operands, wanted = Operands(*arguments[5:13]), arguments[-1]

@@ -18,7 +18,7 @@ from bppsa_lightning import _overridden, ops, planner
 from bppsa_lightning._context import is_tracing
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.planner import machine
-from bppsa_lightning.recurrent import precision, scripting, support
+from bppsa_lightning.recurrent import graphs, precision, scripting, support
 from bppsa_lightning.recurrent.config import RecurrentConfig
 from bppsa_lightning.recurrent.divided import DividedLayer
 from bppsa_lightning.recurrent.engines import LayerEngine
@@ -63,16 +63,16 @@ class RecurrentChain(Chain):
         self.stack = self.config.stack
         self._windows = Windows(self.config)
         self.divided: DividedLayer | None = None
+        self.compiled = False  # whether the last call was part of a graph
         # Of the last tensor on the CPU: for what, and what. One tuple, as another thread may
         # read it.
         self._decided: tuple[Any, _Decision] = None, _Decision()
 
+    @graphs.only_inlined
     def __call__(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, Tensor] | None = None
     ) -> Any:
         if torch.compiler.is_compiling():
-            if not torch._dynamo.config.allow_rnn:  # then this is a frame outside of the graph
-                torch._dynamo.skip_frame("torch.compile leaves recurrent layers out")
             return self._call(input, hx, True)
         if get_eval_frame_callback() is None:
             return self._call(input, hx, False)
@@ -89,8 +89,8 @@ class RecurrentChain(Chain):
             plan, reason = None, self._undividable(input)
         elif compiling:
             # Sizes may be symbols: the operator plans where they have values.
-            plan, reason = None, support.unsupported_input(config, self.module, input)
-            reason = reason or support.slow_when_compiled(config, input, self._kernels)
+            plan, kernels = None, self._kernels
+            reason = support.unsupported_when_compiled(config, self.module, input, kernels)
         elif torch._C._get_tracing_state() is not None:
             plan, reason = None, "torch.jit.trace records PyTorch's own operators"
         else:
@@ -107,12 +107,15 @@ class RecurrentChain(Chain):
             raise ValueError(f"{self.name or 'module'}: found {reason}; that is not divided")
         self.record_call(reason)
         if reason is not None:
+            if compiling:
+                graphs.leave(reason)
             return self.torch_class.forward(self.module, input, hx)
         if divided:
             return self._over_ranks(input, states, weights)
         scan = partial(self._scan, plan=plan, windows=windows, by_pytorch=faster is not None)
-        self._plan, self.device = plan, weights[0].device
-        self.shape = T, B, config.hidden_size
+        if not torch.compiler.is_exporting():  # a program that is exported tells nobody its sizes
+            self._plan, self.device, self.compiled = plan, weights[0].device, compiling
+            self.shape = T, B, config.hidden_size
         if isinstance(input, PackedSequence):
             return self._packed(input, states, weights, scan, self._scan)
         layers = partial(self._layers, scan=scan)
@@ -177,7 +180,7 @@ class RecurrentChain(Chain):
 
     def details(self) -> list[str]:
         divided = [] if self.divided is None else self.divided.details()
-        return divided + self._windows.details() + self._overriding()
+        return divided + self._windows.details() + graphs.details(self) + self._overriding()
 
     def state_dict(self) -> dict[str, Any]:
         """What its windows, or ranks, have learned, for a checkpoint; empty if nothing."""
@@ -248,6 +251,8 @@ class RecurrentChain(Chain):
         functional_call, parametrizations and FSDP swap the parameters, weight dropout either.
         """
         module = self.module
+        if torch.compiler.is_compiling():  # of which the module keeps no tensors
+            return [getattr(module, name, None) for name in self.config.names]
         parameters, flat = module._parameters, module._flat_weights
         for name, weight in zip(self.config.names, flat, strict=False):
             if parameters.get(name) is not weight:
@@ -336,7 +341,7 @@ class RecurrentChain(Chain):
             x, weights = x.to(wide), [w.to(wide) for w in weights]
             states = [state.to(wide) for state in states]
         each, firsts = config.weights_per_direction, [state.unbind(0) for state in states]
-        p = self.module.dropout if self.module.training else 0.0
+        p = self.module.dropout if self.module.training and config.layers > 1 else 0.0
         lasts: list[Tensors] = []
         for layer in range(config.layers):
             outputs = []

@@ -59,7 +59,7 @@ def unsupported_input(config: RecurrentConfig, module: nn.RNNBase, input: Any) -
         return missing
     if not (_packed_fits(config, input) if packed else _tensor_fits(config, module, input)):
         return _rejected(config)
-    if data.device.type != "cuda" or torch.compiler.is_compiling():
+    if data.device.type != "cuda":
         return None
     if packed and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
         # Their places are copied from the host, from memory that a replay would not find again.
@@ -72,15 +72,22 @@ def missing_kernels(data: Tensor) -> str | None:
     return missing_recurrent_kernels(data.device)
 
 
-def slow_when_compiled(config: RecurrentConfig, input: Any, algorithm: str) -> str | None:
-    """Why a supported input is left to PyTorch while torch.compile traces; None if it is not."""
-    packed = isinstance(input, PackedSequence)
-    data: Tensor = input.data if packed else input
-    if data.device.type != "cuda":
-        return None
+def unsupported_when_compiled(
+    config: RecurrentConfig, module: nn.RNNBase, input: Any, algorithm: str
+) -> str | None:
+    """As `unsupported_input`, while torch.compile traces: sizes may be symbols.
+
+    Where it is PyTorch that is faster, the operator runs all the same: its graph is compiled once,
+    for all sizes. On CUDA it does where its kernels are known to be right.
+    """
+    if isinstance(input, PackedSequence):
+        return "a PackedSequence, whose lengths are values, inside torch.compile"
+    reason = unsupported_input(config, module, input)
+    if reason is not None or input.device.type != "cuda":
+        return reason
     return planner.fallback_reason_when_compiled(
-        data.device, config.cell.name, data.dtype, config.input_size, config.hidden_size,
-        config.output_size if config.projected else 0, config.layers, config.directions, packed,
+        input.device, config.cell.name, input.dtype, config.input_size, config.hidden_size,
+        config.output_size if config.projected else 0, config.layers, config.directions, False,
         algorithm,
     )  # fmt: skip
 
