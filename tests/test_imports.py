@@ -18,7 +18,7 @@ LEVELS = (
     ("strategy", "fabric", "callbacks", "layerpipe"),
     ("idle",),
     ("explain", "calibration", "gains"),
-    ("attach",),
+    ("attach", "nn"),
     ("recurrent", "depth", "pruned", "steps"),
     ("chain",),
     ("divided",),

@@ -111,9 +111,8 @@ class RecurrentChain(Chain):
         self._plan, self.device = plan, weights[0].device
         self.shape = T, B, config.hidden_size
         if isinstance(input, PackedSequence):
-            return stack.run_packed(
-                input, states, weights, config.cell, self._layers, scan, self._scan
-            )
+            spread = stack.packed_scan(input, config.cell, scan, self._scan)
+            return stack.run_rows(input, states, weights, self._layers, spread)
         layers = partial(self._layers, scan=scan)
         return stack.run_dense(input, states, weights, self.module.batch_first, layers)
 
@@ -145,8 +144,8 @@ class RecurrentChain(Chain):
         assert divided is not None
         if isinstance(input, PackedSequence):
             scan = partial(divided.whole_scan, algorithm=algorithm)
-            cell = self.config.cell
-            result: Any = stack.run_packed(input, states, weights, cell, self._layers, scan, scan)
+            spread = stack.packed_scan(input, self.config.cell, scan, scan)
+            result: Any = stack.run_rows(input, states, weights, self._layers, spread)
         else:
             layers = partial(divided.layers, algorithm=algorithm, run=self._layers)
             result = stack.run_dense(input, states, weights, self.module.batch_first, layers)

@@ -76,28 +76,26 @@ def run_dense(
     return output.transpose(0, 1) if batch_first else output, as_hx(last)
 
 
-def run_packed(
-    input: PackedSequence, states: Tensors, weights: Tensors, cell: Cell,
-    layers: Callable[..., tuple[Tensor, list[Tensor]]], scan: Scan, padded_scan: Scan,
-) -> tuple[PackedSequence, Any]:  # fmt: skip
-    """Layers, as `run_layers`, over a `PackedSequence`.
+def packed_scan(
+    input: PackedSequence, cell: Cell, scan: Scan, padded_scan: Scan, marks: bool = False
+) -> Scan:
+    """One direction of one layer, over the data (N, I) of a `PackedSequence`.
 
     Args:
-        scan: one direction of one layer, where all samples have one length.
-        padded_scan: the same of the padded tensors of several sizes that they are spread over else.
+        scan: the same of a tensor (T, B, I), which data is where all samples have one length.
+        padded_scan, marks: of the padded tensors, of several sizes, that it is spread over else.
     """
-    batch_sizes = input.batch_sizes
+    data, batch_sizes, *_ = input
     T, B = len(batch_sizes), int(batch_sizes[0])
-    if len(input.data) != T * B:
+    if len(data) != T * B:
         sequences = Sequences.of_packed(batch_sizes.numpy())
-        spread = PackedScan(padded_scan, cell, sequences, input.data.device)
-        return run_rows(input, states, weights, layers, spread)
+        return PackedScan(padded_scan, cell, sequences, data.device, marks)
 
-    def dense(x: Tensor, *operands: Any) -> tuple[Tensor, ...]:  # packed data is a tensor then
+    def dense(x: Tensor, *operands: Any) -> tuple[Tensor, ...]:
         output, *last = scan(x.view(T, B, -1), *operands)
         return output.flatten(0, 1), *last
 
-    return run_rows(input, states, weights, layers, dense)
+    return dense
 
 
 def run_rows(
