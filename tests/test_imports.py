@@ -26,7 +26,7 @@ LEVELS = (
     ("jacobians",),
     ("ops",),
     ("planner",),
-    ("reference", "ranks", "report"),
+    ("reference", "reference_cells", "ranks", "report"),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 GROUND = len(LEVELS)

@@ -8,7 +8,7 @@ from torch import Tensor
 from bppsa_lightning import ops
 from bppsa_lightning._cells import Cell
 from bppsa_lightning.nn.base import Recurrent, Weights
-from bppsa_lightning.nn.by_scan import drawn
+from bppsa_lightning.nn import by_scan
 from bppsa_lightning.recurrent.packed import Tensors
 
 
@@ -46,7 +46,7 @@ class MinGRU(Recurrent):
         z, n = x[..., : 2 * self.hidden_size].chunk(2, -1)
         z = torch.sigmoid(z)
         if self.zoneout and self.training:
-            z = z.masked_fill(drawn(self.zoneout, tuple(z.shape), z), 0)
+            z = z.masked_fill(by_scan.drawn(self.zoneout, tuple(z.shape), z), 0)
         elif self.zoneout:
             z = z * (1 - self.zoneout)
         if marked:  # where there is padding, h stands still
