@@ -7,8 +7,9 @@ from torch import Tensor
 
 from bppsa_lightning import ops
 from bppsa_lightning._cells import Cell
-from bppsa_lightning.nn.base import Recurrent, Weights
 from bppsa_lightning.nn import by_scan
+from bppsa_lightning.nn.base import Recurrent, Weights
+from bppsa_lightning.nn.of_torch import ROWS_OF_A_KERNEL
 from bppsa_lightning.recurrent.packed import Tensors
 
 
@@ -39,6 +40,10 @@ class MinGRU(Recurrent):
         rows = 2 * self.hidden_size
         shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, inputs)}
         return shapes | ({"bias_ih": (rows,)} if self.bias else {})
+
+    @property
+    def step_rows(self) -> int:
+        return ROWS_OF_A_KERNEL
 
     def walk(
         self, x: Tensor, states: Tensors, w: Weights, reverse: bool, marked: bool

@@ -7,6 +7,9 @@ from bppsa_lightning.nn.base import Recurrent, Weights
 from bppsa_lightning.recurrent import stack
 from bppsa_lightning.recurrent.packed import Tensors
 
+# What a step of a kernel costs beside its rows, in rows.
+ROWS_OF_A_KERNEL = 4
+
 
 class OfTorch(Recurrent):
     """A cell of PyTorch's. With zoneout, or recurrent dropout in training, `bl.scan` walks it."""
@@ -14,6 +17,10 @@ class OfTorch(Recurrent):
     @property
     def marks(self) -> bool:
         return bool(self.zoneout or (self.training and self.recurrent_dropout))
+
+    @property
+    def step_rows(self) -> int:
+        return super().step_rows if self.marks else ROWS_OF_A_KERNEL
 
     def project(self, x: Tensor, w: Weights, place: int) -> Tensor:
         return super().project(x, w, place) if self.marks else x

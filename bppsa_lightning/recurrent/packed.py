@@ -48,15 +48,16 @@ class PackedScan:
         device: of the data.
         marks: whether the scan asks for one more feature, 1 in padding and 0 elsewhere, and holds
             all states there; else that is left to weights, as above.
+        grouped: where groups of samples start, from their falling lengths.
     """
 
     def __init__(
         self, scan: Scan, cell: Cell, sequences: Sequences, device: torch.device,
-        marks: bool = False,
+        marks: bool = False, grouped: Callable[[list[int]], list[int]] = of_similar_length,
     ) -> None:  # fmt: skip
         self._scan, self._cell, self._marks = scan, cell, marks
         self._sequences, self._device = sequences, device
-        self._rows = self._in_groups(of_similar_length)
+        self._rows = self._in_groups(grouped)
         relu, syncs = cell.name == "rnn_relu", check_syncs(device)
         self._checks_overflow = relu and not syncs and not marks
         self._freezes_padding = marks or cell.has_c or (relu and syncs)

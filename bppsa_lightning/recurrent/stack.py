@@ -17,7 +17,7 @@ from bppsa_lightning._cells import Cell
 from bppsa_lightning.recurrent import precision
 from bppsa_lightning.recurrent.config import Stack
 from bppsa_lightning.recurrent.packed import PackedScan, Scan, Tensors
-from bppsa_lightning.recurrent.rows import Sequences
+from bppsa_lightning.recurrent.rows import Sequences, of_similar_length
 
 # x (T, B, I), states (L, B, P or H), weights -> output (T, B, D*P), last states: all layers.
 Layers = Callable[[Tensor, Tensors, Tensors], tuple[Tensor, list[Tensor]]]
@@ -77,19 +77,21 @@ def run_dense(
 
 
 def packed_scan(
-    input: PackedSequence, cell: Cell, scan: Scan, padded_scan: Scan, marks: bool = False
-) -> Scan:
+    input: PackedSequence, cell: Cell, scan: Scan, padded_scan: Scan, marks: bool = False,
+    grouped: Callable[[list[int]], list[int]] = of_similar_length,
+) -> Scan:  # fmt: skip
     """One direction of one layer, over the data (N, I) of a `PackedSequence`.
 
     Args:
         scan: the same of a tensor (T, B, I), which data is where all samples have one length.
-        padded_scan, marks: of the padded tensors, of several sizes, that it is spread over else.
+        padded_scan, marks, grouped: of the padded tensors that it is spread over else, as
+            `PackedScan` has them.
     """
     data, batch_sizes, *_ = input
     T, B = len(batch_sizes), int(batch_sizes[0])
     if len(data) != T * B:
         sequences = Sequences.of_packed(batch_sizes.numpy())
-        return PackedScan(padded_scan, cell, sequences, data.device, marks)
+        return PackedScan(padded_scan, cell, sequences, data.device, marks, grouped)
 
     def dense(x: Tensor, *operands: Any) -> tuple[Tensor, ...]:
         output, *last = scan(x.view(T, B, -1), *operands)

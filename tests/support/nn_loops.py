@@ -69,7 +69,7 @@ OF_TORCH = CELLS[:3]
 
 
 class ByUnit:
-    """Masks that differ from unit to unit alone, whatever the layout: those of any order of rows."""
+    """Masks that differ from unit to unit alone, so that rows may come in any order."""
 
     def draw(self, p, shape, like):
         unit = torch.arange(shape[-1])
