@@ -14,7 +14,7 @@ from bppsa_lightning import _command
 
 if TYPE_CHECKING or not _command.waiting:
     from bppsa_lightning import chain_strategy as _chain_strategy
-    from bppsa_lightning import fabric, jacobians, ops, reference
+    from bppsa_lightning import fabric, jacobians, nn, ops, reference
     from bppsa_lightning import strategy as _strategy
     from bppsa_lightning._forked import work_alone_after_fork as _work_alone_after_fork
     from bppsa_lightning._trees import in_trees as _in_trees
@@ -60,6 +60,7 @@ __all__ = [
     "explain",
     "fabric",
     "jacobians",
+    "nn",
     "ops",
     "reference",
     "scan",

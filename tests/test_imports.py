@@ -18,7 +18,7 @@ LEVELS = (
     ("strategy", "fabric", "callbacks", "layerpipe"),
     ("idle",),
     ("explain", "calibration", "gains"),
-    ("attach",),
+    ("attach", "nn"),
     ("recurrent", "depth", "pruned", "steps"),
     ("chain",),
     ("divided",),
@@ -26,7 +26,7 @@ LEVELS = (
     ("jacobians",),
     ("ops",),
     ("planner",),
-    ("reference", "ranks", "report"),
+    ("reference", "reference_cells", "ranks", "report"),
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 GROUND = len(LEVELS)

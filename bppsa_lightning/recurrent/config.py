@@ -3,11 +3,33 @@
 I input, H hidden, P state that is shown (H, or an LSTM's projection), G gates.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import nn
 
 from bppsa_lightning._cells import CELLS, Cell
+
+
+class Stack(Protocol):
+    """What has to be known of layers to run them in turn, whosever they are."""
+
+    @property
+    def cell(self) -> Cell: ...
+
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def directions(self) -> int: ...
+
+    @property
+    def bias(self) -> bool: ...
+
+    @property
+    def projected(self) -> bool: ...
+
+    @property
+    def weights_per_direction(self) -> int: ...
 
 
 class RecurrentConfig:

@@ -11,22 +11,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
-from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
-from bppsa_lightning import _overridden, ops, planner
+from bppsa_lightning import _overridden, planner
 from bppsa_lightning._context import is_tracing
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.planner import machine
-from bppsa_lightning.recurrent import graphs, precision, scripting, support
+from bppsa_lightning.recurrent import graphs, precision, scripting, stack, support
 from bppsa_lightning.recurrent.config import RecurrentConfig
 from bppsa_lightning.recurrent.divided import DividedLayer
 from bppsa_lightning.recurrent.engines import LayerEngine
-from bppsa_lightning.recurrent.packed import PackedScan, Scan, Tensors, padded_steps
+from bppsa_lightning.recurrent.packed import Tensors
+from bppsa_lightning.recurrent.rows import padded_steps
 from bppsa_lightning.recurrent.windows import Windows
-
-# x (T, B, I), states (L, B, P or H), weights -> output (T, B, D*P), last states: all layers.
-Layers = Callable[[Tensor, Tensors, Tensors], tuple[Tensor, list[Tensor]]]
 
 
 class _Decision(NamedTuple):
@@ -117,9 +114,10 @@ class RecurrentChain(Chain):
             self._plan, self.device, self.compiled = plan, weights[0].device, compiling
             self.shape = T, B, config.hidden_size
         if isinstance(input, PackedSequence):
-            return self._packed(input, states, weights, scan, self._scan)
+            spread = stack.packed_scan(input, config.cell, scan, self._scan)
+            return stack.run_rows(input, states, weights, self._layers, spread)
         layers = partial(self._layers, scan=scan)
-        return self._dense(input, states, weights, layers)
+        return stack.run_dense(input, states, weights, self.module.batch_first, layers)
 
     def divide(self, group: Any, sharded: bool = False, alike: bool = False) -> None:
         """Divides time over the ranks of a process group, None over none: as `DividedLayer`."""
@@ -149,13 +147,21 @@ class RecurrentChain(Chain):
         assert divided is not None
         if isinstance(input, PackedSequence):
             scan = partial(divided.whole_scan, algorithm=algorithm)
-            result: Any = self._packed(input, states, weights, scan, scan)
+            spread = stack.packed_scan(input, self.config.cell, scan, scan)
+            result: Any = stack.run_rows(input, states, weights, self._layers, spread)
         else:
             layers = partial(divided.layers, algorithm=algorithm, run=self._layers)
-            result = self._dense(input, states, weights, layers)
+            result = stack.run_dense(input, states, weights, self.module.batch_first, layers)
         self._plan, self.device = divided.plan(), weights[0].device
         self.shape = divided.spans.T, divided.batch, self.config.hidden_size
         return result
+
+    @property
+    def _layers(self) -> Callable[..., tuple[Tensor, list[Tensor]]]:
+        """All layers, of x, states, weights and a scan."""
+        module, config = self.module, self.config
+        drops = module.training and config.layers > 1
+        return partial(stack.run_layers, config, module.dropout if drops else 0.0)
 
     @property
     def _kernels(self) -> str:
@@ -296,72 +302,6 @@ class RecurrentChain(Chain):
             c.output_size if c.projected else 0, c.layers, c.directions,
         )  # fmt: skip
 
-    def _dense(
-        self, input: Tensor, states: Tensors, weights: Tensors, layers: Layers
-    ) -> tuple[Tensor, Any]:
-        batch_first = self.module.batch_first
-        if input.dim() == 2:
-            states = [state.unsqueeze(1) for state in states]
-            output, last = layers(input.unsqueeze(1), states, weights)
-            return output.squeeze(1), self._as_hx([state.squeeze(1) for state in last])
-        x = input.transpose(0, 1) if batch_first else input
-        if batch_first and weights[0].requires_grad and torch.is_grad_enabled():
-            # As PyTorch copies it: its owner may change the input in place before the backward.
-            x = x.contiguous()
-        output, last = layers(x, states, weights)
-        return output.transpose(0, 1) if batch_first else output, self._as_hx(last)
-
-    def _packed(
-        self, input: PackedSequence, states: Tensors, weights: Tensors, scan: Scan,
-        padded_scan: Scan,
-    ) -> tuple[PackedSequence, Any]:  # fmt: skip
-        data, batch_sizes, sorted_indices, unsorted_indices = input
-        if sorted_indices is not None:
-            states = [state.index_select(1, sorted_indices) for state in states]
-        T, B = len(batch_sizes), int(batch_sizes[0])
-        if len(data) == T * B:  # all of one length: packed data is an ordinary tensor
-            output, last = self._layers(data.view(T, B, -1), states, weights, scan, packed=True)
-            output = output.flatten(0, 1)
-        else:  # in padded tensors of several sizes, a plan each
-            spread = PackedScan(padded_scan, self.config, batch_sizes, data.device)
-            output, last = self._layers(data, states, weights, spread, packed=True)
-        if unsorted_indices is not None:
-            last = [state.index_select(1, unsorted_indices) for state in last]
-        packed = PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices)
-        return packed, self._as_hx(last)
-
-    def _layers(
-        self, x: Tensor, states: Tensors, weights: Tensors, scan: Scan,
-        drop: Callable[[Tensor, float], Tensor] = dropout, packed: bool = False,
-    ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
-        """All layers: x (..., I), states (L, B, P or H) -> output (..., D*P), last states alike."""
-        config, rounded = self.config, precision.results(self.config, x, states, packed)
-        if rounded is not None:
-            wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-            x, weights = x.to(wide), [w.to(wide) for w in weights]
-            states = [state.to(wide) for state in states]
-        each, firsts = config.weights_per_direction, [state.unbind(0) for state in states]
-        p = self.module.dropout if self.module.training and config.layers > 1 else 0.0
-        lasts: list[Tensors] = []
-        for layer in range(config.layers):
-            outputs = []
-            for direction in range(config.directions):
-                k = len(lasts)
-                first, own = [f[k] for f in firsts], weights[each * k : each * (k + 1)]
-                output, *last = scan(x, first, own, direction == 1, k)
-                outputs.append(output)
-                lasts.append(last)
-            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
-            if p and layer + 1 < config.layers:
-                x = drop(x, p)
-        last = [
-            states[0].unsqueeze(0) if len(states) == 1 else torch.stack(states)
-            for states in zip(*lasts, strict=True)
-        ]
-        if rounded is None:
-            return x, last
-        return x.to(rounded[0]), [s.to(dtype) for s, dtype in zip(last, rounded, strict=False)]
-
     def _scan(
         self,
         x: Tensor,
@@ -387,13 +327,4 @@ class RecurrentChain(Chain):
                 return found
         if by_pytorch:
             return self._windows.walk_by_pytorch(x, states, weights, reverse)
-        w_ih, w_hh = weights[:2]
-        b_ih, b_hh = weights[2:4] if config.bias else (None, None)
-        w_hr = weights[-1] if config.projected else None
-        h0, c0 = (*states, None, None)[:2]
-        operands = ops.Operands(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)
-        output = ops.run_layer(config.cell.name, operands, reverse, self._kernels, plan)
-        return output if config.cell.has_c else output[:2]
-
-    def _as_hx(self, states: Tensors) -> Tensor | tuple[Tensor, ...]:
-        return states[0] if len(states) == 1 else tuple(states)
+        return stack.run_direction(config, x, states, weights, reverse, self._kernels, plan)

@@ -18,30 +18,21 @@ Two things could still come from behind an end:
   be to wait for a GPU: there the additional feature holds relu states too, at 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from bppsa_lightning._cells import Cell
-from bppsa_lightning.recurrent.config import RecurrentConfig
+from bppsa_lightning.recurrent.rows import Rows, Sequences, of_equal_length, of_similar_length
 
 Tensors = Sequence[Tensor]
 
 # x, initial states, weights, reverse, place among the module's layers and directions -> output and
 # last states: one direction of one layer.
 Scan = Callable[[Tensor, Tensors, Tensors, bool, int], tuple[Tensor, ...]]
-
-Array = npt.NDArray[np.int64]
-
-# Padded rows for each row of data above which samples are padded in groups of similar length.
-MAX_PADDING_RATIO = 4
 
 # Far beyond what a gate gets from weights; the products with it stay in float32's range.
 _FREEZING = 1e18
@@ -52,21 +43,24 @@ class PackedScan:
 
     Args:
         scan: of x (T, B, F).
-        config: of the module.
-        batch_sizes: (T,) int64 on the CPU, falling: as in a PackedSequence.
+        cell: that is scanned.
+        sequences: where they lie in the data, B of them, by falling length.
         device: of the data.
+        marks: whether the scan asks for one more feature, 1 in padding and 0 elsewhere, and holds
+            all states there; else that is left to weights, as above.
+        grouped: where groups of samples start, from their falling lengths.
     """
 
     def __init__(
-        self, scan: Scan, config: RecurrentConfig, batch_sizes: Tensor, device: torch.device
-    ) -> None:
-        self._scan, self._cell = scan, config.cell
-        self._batch_sizes, self._device = batch_sizes.numpy(), device
-        self._lengths = _lengths(self._batch_sizes)
-        self._rows = self._in_groups(_of_similar_length)
-        relu, syncs = config.cell.name == "rnn_relu", check_syncs(device)
-        self._checks_overflow = relu and not syncs
-        self._freezes_padding = config.cell.has_c or (relu and syncs)
+        self, scan: Scan, cell: Cell, sequences: Sequences, device: torch.device,
+        marks: bool = False, grouped: Callable[[list[int]], list[int]] = of_similar_length,
+    ) -> None:  # fmt: skip
+        self._scan, self._cell, self._marks = scan, cell, marks
+        self._sequences, self._device = sequences, device
+        self._rows = self._in_groups(grouped)
+        relu, syncs = cell.name == "rnn_relu", check_syncs(device)
+        self._checks_overflow = relu and not syncs and not marks
+        self._freezes_padding = marks or cell.has_c or (relu and syncs)
 
     def __call__(
         self, x: Tensor, states: Tensors, weights: Tensors, reverse: bool, place: int
@@ -74,18 +68,17 @@ class PackedScan:
         padded, *cells = self._padded(self._rows, x, states, weights, reverse, place)
         rows = self._rows
         if self._checks_overflow and not padded.detach().sum().isfinite():
-            rows = self._in_groups(_of_equal_length)
+            rows = self._in_groups(of_equal_length)
             padded, *cells = self._padded(rows, x, states, weights, reverse, place)
         output = _Gather.apply(padded, rows.of(reverse))
         return (output, output.index_select(0, rows.last(reverse)), *cells)
 
-    def _in_groups(self, grouped: Callable[[list[int]], list[int]]) -> _Rows:
-        starts = grouped(self._lengths.tolist())
-        return _Rows(self._batch_sizes, self._lengths, starts, self._device)
+    def _in_groups(self, grouped: Callable[[list[int]], list[int]]) -> Rows:
+        return Rows(self._sequences, grouped(self._sequences.lengths.tolist()), self._device)
 
     def _padded(
         self,
-        rows: _Rows,
+        rows: Rows,
         x: Tensor,
         states: Tensors,
         weights: Tensors,
@@ -94,8 +87,9 @@ class PackedScan:
     ) -> list[Tensor]:
         """The groups' outputs (R, P), and an LSTM's c_n (B, H)."""
         if self._freezes_padding:
-            w_ih = with_frozen_padding(weights[0], self._cell)
-            x, weights = pad(x, (0, 1)), [w_ih, *weights[1:]]
+            x = pad(x, (0, 1))
+        if self._freezes_padding and not self._marks:
+            weights = [with_frozen_padding(weights[0], self._cell), *weights[1:]]
         padded = _Spread.apply(x, rows.of(reverse), rows.total, self._freezes_padding)
         blocks = padded.split(rows.sizes)
         parts = [state.split(rows.samples) for state in states]
@@ -109,57 +103,6 @@ class PackedScan:
         return [
             torch.cat(same) if len(same) > 1 else same[0] for same in zip(*results, strict=True)
         ]
-
-
-class _Rows:
-    """Where the rows of packed data lie in padded tensors, one for each group of samples.
-
-    Args:
-        batch_sizes: (T,), falling. lengths: (B,), falling.
-        starts: the first sample of each group.
-        device: of the data.
-
-    Attributes:
-        samples, steps, sizes: B, T and B*T of each group.
-        total: R.
-    """
-
-    def __init__(
-        self, batch_sizes: Array, lengths: Array, starts: list[int], device: torch.device
-    ) -> None:
-        first = np.array(starts)
-        samples = np.append(first[1:], len(lengths)) - first
-        sizes = samples * lengths[first]
-        self.samples, self.steps = samples.tolist(), lengths[first].tolist()
-        self.sizes, self.total = sizes.tolist(), int(sizes.sum())
-        self._lengths, self._device = lengths, device
-        self._of: dict[bool, Tensor] = {}
-        self._last: dict[bool, Tensor] = {}
-
-        # Of each sample: the padded row of its step 0, and the rows from there to its next step.
-        self._sample = np.arange(len(lengths))
-        self._base = self._sample + (sizes.cumsum() - sizes - first).repeat(samples)
-        self._stride = samples.repeat(samples)
-
-        # Of each row of data: its step and its sample.
-        self._t = np.arange(len(batch_sizes)).repeat(batch_sizes)
-        self._before = batch_sizes.cumsum() - batch_sizes
-        self._b = np.arange(len(self._t)) - self._before[self._t]
-
-    def of(self, reverse: bool) -> Tensor:
-        """(N,), the padded row of each row of data, in one direction."""
-        if reverse not in self._of:
-            step = self._lengths[self._b] - 1 - self._t if reverse else self._t
-            rows = self._base[self._b] + self._stride[self._b] * step
-            self._of[reverse] = _moved(rows, self._device)
-        return self._of[reverse]
-
-    def last(self, reverse: bool) -> Tensor:
-        """(B,), the row of data of each sample's last state, in one direction."""
-        if reverse not in self._last:
-            ends = self._before[self._lengths - 1] + self._sample
-            self._last[reverse] = _moved(self._sample if reverse else ends, self._device)
-        return self._last[reverse]
 
 
 class _Spread(torch.autograd.Function):
@@ -197,44 +140,9 @@ class _Gather(torch.autograd.Function):
         return grad.new_zeros(ctx.total, grad.shape[1]).index_copy(0, rows, grad), None
 
 
-def padded_steps(batch_sizes: Tensor) -> int:
-    """The steps, one after the other, of all padded tensors that such samples are spread over."""
-    lengths = _lengths(batch_sizes.numpy())
-    return int(lengths[_of_similar_length(lengths.tolist())].sum())
-
-
 def check_syncs(device: torch.device) -> bool:
     """Whether a look at a result would make the host wait."""
     return device.type == "cuda"
-
-
-def _moved(rows: Array, device: torch.device) -> Tensor:
-    """On a device, without waiting for it."""
-    places = torch.from_numpy(rows)
-    if device.type == "cuda":
-        return places.pin_memory().to(device, non_blocking=True)
-    return places.to(device)
-
-
-def _lengths(batch_sizes: Array) -> Array:
-    """(B,) of each sample: in how many steps there are more samples than those before it."""
-    ascending = batch_sizes[::-1]
-    return len(batch_sizes) - np.searchsorted(ascending, np.arange(batch_sizes[0]), side="right")
-
-
-def _of_similar_length(lengths: list[int]) -> list[int]:
-    """Where groups start: one for all, or each of samples at least half as long as its first."""
-    if lengths[0] * len(lengths) <= MAX_PADDING_RATIO * sum(lengths):
-        return [0]
-    starts = [0]
-    for sample, length in enumerate(lengths):
-        if 2 * length < lengths[starts[-1]]:
-            starts.append(sample)
-    return starts
-
-
-def _of_equal_length(lengths: list[int]) -> list[int]:
-    return [b for b, length in enumerate(lengths) if not b or length != lengths[b - 1]]
 
 
 def with_frozen_padding(w_ih: Tensor, cell: Cell) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bppsa_lightning.recurrent.config import RecurrentConfig
+from bppsa_lightning.recurrent.config import Stack
 
 _WIDENED = (torch.bfloat16, torch.float16)
 
@@ -22,7 +22,7 @@ def of_pytorch(input: Tensor) -> torch.dtype:
 
 
 def results(
-    config: RecurrentConfig, input: Tensor, states: Sequence[Tensor], packed: bool
+    config: Stack, input: Tensor, states: Sequence[Tensor], packed: bool
 ) -> tuple[torch.dtype, torch.dtype] | None:
     """PyTorch's dtypes of (output and h_n, c_n); None if they are the input's, as it is computed.
 

@@ -16,7 +16,7 @@ from torch.nn.utils import rnn as rnn_utils
 
 import bppsa_lightning as bl
 from bppsa_lightning import _library
-from bppsa_lightning.recurrent.packed import padded_steps
+from bppsa_lightning.recurrent.rows import padded_steps
 
 kernels_missing = _library._missing_recurrent_cuda_kernels
 PYTORCH = ("rnn_tanh", "rnn_relu", "gru", "lstm")

@@ -1,0 +1,49 @@
+"""`bl.nn.IndRNN`: units that hand their state to themselves alone."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bppsa_lightning._cells import Cell
+from bppsa_lightning.nn.base import Recurrent, Weights
+from bppsa_lightning.recurrent.packed import Tensors
+
+
+class IndRNN(Recurrent):
+    """An independently recurrent layer: h_t = φ(W_ih x_t + b_ih + u h_{t-1}), u h unit by unit.
+
+    Source: Li et al., arXiv:1803.04831, equation 2. Parameters: `weight_ih` (H, I), `weight_hh`
+    (H,), which is u, `bias_ih` (H,). u begins uniformly in [0, 1]. Recurrent dropout is of the h
+    that is multiplied by u.
+
+    Args:
+        nonlinearity: φ, "relu" or "tanh".
+        args, kwargs: of `Recurrent`.
+    """
+
+    cell = Cell("indrnn", "IndRNN", "RNN", 1, 0)
+
+    def __init__(self, *args: Any, nonlinearity: str = "relu", **kwargs: Any) -> None:
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"nonlinearity: found {nonlinearity!r}, wanted 'tanh' or 'relu'")
+        super().__init__(*args, **kwargs)
+        self.nonlinearity = nonlinearity
+
+    def shapes(self, inputs: int) -> dict[str, tuple[int, ...]]:
+        H = self.hidden_size
+        shapes: dict[str, tuple[int, ...]] = {"weight_ih": (H, inputs), "weight_hh": (H,)}
+        return shapes | ({"bias_ih": (H,)} if self.bias else {})
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        for name, parameter in self.named_parameters():
+            if name.startswith("weight_hh"):
+                nn.init.uniform_(parameter, 0, 1)
+
+    def step(self, w: Weights, x: Tensor, state: Tensors, entering: Tensor) -> tuple[Tensor, ...]:
+        summed = torch.addcmul(x, w["weight_hh"], entering)
+        return (torch.relu(summed) if self.nonlinearity == "relu" else torch.tanh(summed),)
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + ", nonlinearity=tanh" * (self.nonlinearity == "tanh")
