@@ -41,6 +41,20 @@ def request_of(cell: str, operands: Operands, algorithm: str) -> planner.Request
     return planner.Request(cell, T, B, H, x.device, algorithm, None, I, projected)
 
 
+def laid_out(operands: Operands) -> tuple[Operands, bool]:
+    """As the kernels take them, and whether one requires a gradient."""
+    contiguous: list[Tensor | None] = []
+    differentiated = False
+    for t in operands:
+        if t is not None:
+            differentiated = differentiated or t.requires_grad
+            if not t.is_contiguous():
+                # x may have any strides but the last.
+                t = t if not contiguous and t.stride(-1) == 1 else t.contiguous()
+        contiguous.append(t)
+    return Operands(*contiguous), differentiated  # type: ignore[arg-type]
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.cell, *tensors, ctx.reverse, saved, ctx.plan = inputs  # or, in a graph, the algorithm
     ctx.set_materialize_grads(False)
@@ -91,24 +105,48 @@ def _scanned_backward(
     plan, wanted = _plan_of(ctx, operands), ctx.needs_input_grad[1:9]
     if grad_output is None and grad_h_n is None and operands.x.shape[0] == 1:
         wanted = (*wanted[:-1], False)  # c_n of one step does not depend on the projection
+    incoming = grad_output, grad_h_n, grad_c_n
+    bits = bit_mask(wanted)
+    results = run_planned_backward(
+        ctx.cell, incoming, output, saved, operands, ctx.reverse, plan, bits
+    )
+    return only(wanted, results)
+
+
+def run_planned_backward(
+    cell: str,
+    incoming: Sequence[Tensor | None],
+    output: Tensor,
+    saved: Tensor,
+    operands: Operands,
+    reverse: bool,
+    plan: planner.Plan,
+    bits: int,
+) -> Sequence[Tensor]:
+    """The operator: gradients of all operands, empty where their bit is not set.
+
+    Args:
+        incoming: the gradients of output, h_n and c_n, or None, in any strides.
+    """
+    grad_output, grad_h_n, grad_c_n = incoming
     if grad_output is not None and grad_output.stride(-1) != 1:
         # Not contiguous(), which leaves an empty tensor's strides as they are.
         grad_output = grad_output.clone(memory_format=torch.contiguous_format)
-    results = _run_backward(
-        ctx.cell,
+    found: Sequence[Tensor] = _run_backward(
+        cell,
         grad_output,
         None if grad_h_n is None else grad_h_n.contiguous(),
-        None if grad_c_n is None or not CELLS[ctx.cell].has_c else grad_c_n.contiguous(),
+        None if grad_c_n is None or not CELLS[cell].has_c else grad_c_n.contiguous(),
         output,
         saved,
         *operands,
-        ctx.reverse,
+        reverse,
         plan.algorithm,
         plan.chunk,
         plan.levels,
-        bit_mask(wanted),
+        bits,
     )
-    return only(wanted, results)
+    return found
 
 
 def _plan_of(ctx: Any, operands: Operands) -> planner.Plan:
@@ -131,12 +169,12 @@ def _differentiable_backward(
     """The same gradients as functions of everything they depend on, by plain differentiation."""
     # A backward may be run under autocast; its products keep the precision of the forward.
     with torch.autocast(operands.x.device.type, enabled=False), torch.enable_grad():
-        outputs = _reference(ctx.cell, operands, ctx.reverse)
+        outputs = reference_outputs(ctx.cell, operands, ctx.reverse)
         wanted = ctx.needs_input_grad[1:9]
         return differentiable_gradients(outputs, operands, cotangents, wanted)
 
 
-def _reference(cell: str, operands: Operands, reverse: bool) -> list[Tensor]:
+def reference_outputs(cell: str, operands: Operands, reverse: bool) -> list[Tensor]:
     """output, h_n and an LSTM's c_n, step by step."""
     x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = operands
     B, H = x.shape[1], w_ih.shape[0] // CELLS[cell].gates
