@@ -18,4 +18,4 @@ def fold(t: Tensor, mapped: int | None, V: int, batch: int) -> Tensor:
 
 def unfold(t: Tensor, V: int, batch: int) -> Tensor:
     """The mapped dimension in front of `batch` again: V * B to V, B."""
-    return t.unflatten(batch, (V, t.shape[batch] // V))
+    return t.unflatten(batch, (V, t.shape[batch] // max(V, 1)))

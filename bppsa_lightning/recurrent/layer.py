@@ -18,11 +18,12 @@ from bppsa_lightning import _overridden, ops, planner
 from bppsa_lightning._context import is_tracing
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.planner import machine
-from bppsa_lightning.recurrent import precision, scripting, support
+from bppsa_lightning.recurrent import precision, scripting, straight, support
 from bppsa_lightning.recurrent.config import RecurrentConfig
 from bppsa_lightning.recurrent.divided import DividedLayer
 from bppsa_lightning.recurrent.engines import LayerEngine
 from bppsa_lightning.recurrent.packed import PackedScan, Scan, Tensors, padded_steps
+from bppsa_lightning.recurrent.sampled import operands_of
 from bppsa_lightning.recurrent.windows import Windows
 
 # x (T, B, I), states (L, B, P or H), weights -> output (T, B, D*P), last states: all layers.
@@ -84,6 +85,8 @@ class RecurrentChain(Chain):
         return self._call(input, hx, False)
 
     def _call(self, input: Any, hx: Any, compiling: bool) -> Any:
+        if not compiling and (call := straight.call_of(self.module)) is not None:
+            return call(self, input, hx)
         config, windows, divided = self.config, False, self._divides(input)
         if divided:
             plan, reason = None, self._undividable(input)
@@ -382,11 +385,7 @@ class RecurrentChain(Chain):
                 return found
         if by_pytorch:
             return self._windows.walk_by_pytorch(x, states, weights, reverse)
-        w_ih, w_hh = weights[:2]
-        b_ih, b_hh = weights[2:4] if config.bias else (None, None)
-        w_hr = weights[-1] if config.projected else None
-        h0, c0 = (*states, None, None)[:2]
-        operands = ops.Operands(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)
+        operands = operands_of(config, x, states, weights)
         output = ops.run_layer(config.cell.name, operands, reverse, self._kernels, plan)
         return output if config.cell.has_c else output[:2]
 
