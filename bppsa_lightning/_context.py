@@ -25,6 +25,20 @@ def unsupported_transform() -> str | None:
     return None
 
 
+def is_transformed() -> bool:
+    """Whether a transform of torch.func, or forward-mode differentiation, is around this call.
+
+    Not under torch.compile, which has graphs in their place.
+    """
+    active = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return active and not torch.compiler.is_compiling()
+
+
+def is_forward_mode() -> bool:
+    """Whether tangents may be on their way: jvp, jacfwd or a dual level, at any level."""
+    return forward_ad._current_level >= 0
+
+
 def is_tracing() -> bool:
     """Whether torch.compile or torch.jit.trace is looking."""
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None

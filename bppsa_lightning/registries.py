@@ -1,4 +1,4 @@
-"""The strategies' names in Lightning's registries, as soon as there are registries.
+"""The strategies' names in Lightning's registries, as soon as there are registries; and Opacus.
 
 Nothing is imported for it: a registry that is not there yet is waited for.
 """
@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from bppsa_lightning import chain_strategy, fabric, strategy
+from bppsa_lightning import chain_strategy, fabric, private, strategy
 from bppsa_lightning._trees import TREES, Tree, in_trees
 from bppsa_lightning.layerpipe import strategy as layerpipe
 
@@ -81,6 +81,13 @@ def register_strategies() -> None:
             classes = ours.BPPSAStrategy, ours.BPPSADDPStrategy
             then[f"{package}.strategies"] = partial(_register, tree, *classes)
     after_import(then)
+
+
+def register_with_opacus() -> None:
+    """Attached recurrent layers in Opacus: see `bppsa_lightning.private`."""
+    after_import(
+        {private.HOOKS: private.leave_out_attached, private.VALIDATORS: private.accept_attached}
+    )
 
 
 def _register(tree: Tree, one: Any, several: Any, strategies: ModuleType) -> None:

@@ -18,6 +18,7 @@ from bppsa_lightning.ops.recurrent_into import (
 )
 from bppsa_lightning.ops.recurrent_jacobian import recurrent_jacobian, run_backward
 from bppsa_lightning.ops.recurrent_windows import recurrent_windows, recurrent_windows_backward
+from bppsa_lightning.ops.sampled import run_sampled_layer
 from bppsa_lightning.ops.scan import reverse_scan
 from bppsa_lightning.ops.sparse import run_sparse_layer, sparse_conv2d, sparse_linear
 from bppsa_lightning.ops.sparse_pattern import SparsePattern
@@ -46,6 +47,7 @@ __all__ = [
     "run_backward",
     "run_forward",
     "run_layer",
+    "run_sampled_layer",
     "run_sparse_layer",
     "scan_log",
     "sparse_conv2d",

@@ -1,11 +1,13 @@
 """What the operators' autograd formulas share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def register_formula(
@@ -72,3 +74,13 @@ def differentiable_gradients(
         )
     )
     return tuple(next(gradients) if want else None for want in wanted)
+
+
+@contextmanager
+def primals(saved: Sequence[Tensor | None]) -> Iterator[list[Any]]:
+    """For a Function's `jvp`: what it saved, without the tangents that `jvp` itself is to give.
+
+    Those of outer transforms remain, and are computed with inside, which torch leaves out.
+    """
+    with forward_ad._set_fwd_grad_enabled(True):
+        yield [None if t is None else forward_ad.unpack_dual(t).primal for t in saved]

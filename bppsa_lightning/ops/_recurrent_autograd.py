@@ -42,6 +42,20 @@ def request_of(cell: str, operands: Operands, algorithm: str) -> planner.Request
     return planner.Request(cell, T, B, H, x.device, algorithm, None, I, projected)
 
 
+def laid_out(operands: Operands) -> tuple[Operands, bool]:
+    """As the kernels take them, and whether one requires a gradient."""
+    contiguous: list[Tensor | None] = []
+    differentiated = False
+    for t in operands:
+        if t is not None:
+            differentiated = differentiated or t.requires_grad
+            if not t.is_contiguous():
+                # x may have any strides but the last.
+                t = t if not contiguous and t.stride(-1) == 1 else t.contiguous()
+        contiguous.append(t)
+    return Operands(*contiguous), differentiated  # type: ignore[arg-type]
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.cell, *tensors, ctx.reverse, saved, ctx.plan = inputs  # or, in a graph, the algorithm
     ctx.set_materialize_grads(False)
@@ -92,24 +106,50 @@ def _scanned_backward(
     wanted = ctx.needs_input_grad[1:9]
     if grad_output is None and grad_h_n is None and operands.x.shape[0] == 1:
         wanted = (*wanted[:-1], False)  # c_n of one step does not depend on the projection
+    if not isinstance(ctx.plan, str):
+        _log(ctx.cell, operands, ctx.plan)
+    incoming = grad_output, grad_h_n, grad_c_n
+    bits = bit_mask(wanted)
+    results = run_planned_backward(
+        ctx.cell, incoming, output, saved, operands, ctx.reverse, ctx.plan, bits
+    )
+    return only(wanted, results)
+
+
+def run_planned_backward(
+    cell: str,
+    incoming: Sequence[Tensor | None],
+    output: Tensor,
+    saved: Tensor,
+    operands: Operands,
+    reverse: bool,
+    plan: planner.Plan | str,
+    bits: int,
+) -> Sequence[Tensor]:
+    """The operator: gradients of all operands, empty where their bit is not set.
+
+    Args:
+        incoming: the gradients of output, h_n and c_n, or None, in any strides.
+        plan: or an algorithm, in a graph, where it is planned whenever it runs.
+    """
+    grad_output, grad_h_n, grad_c_n = incoming
     if grad_output is not None and grad_output.stride(-1) != 1:
         # Not contiguous(), which leaves an empty tensor's strides as they are.
         grad_output = grad_output.clone(memory_format=torch.contiguous_format)
     tensors = (
         grad_output,
         None if grad_h_n is None else grad_h_n.contiguous(),
-        None if grad_c_n is None or not CELLS[ctx.cell].has_c else grad_c_n.contiguous(),
+        None if grad_c_n is None or not CELLS[cell].has_c else grad_c_n.contiguous(),
         output,
         saved,
         *operands,
     )
-    plan, mask = ctx.plan, bit_mask(wanted)
-    if isinstance(plan, str):  # an algorithm, in a graph
-        return only(wanted, planned_backward(ctx.cell, *tensors, ctx.reverse, plan, mask))
-    _log(ctx.cell, operands, plan)
-    how = plan.algorithm, plan.chunk, plan.levels
-    results = _run_backward(ctx.cell, *tensors, ctx.reverse, *how, mask)
-    return only(wanted, results)
+    if isinstance(plan, str):
+        found: Sequence[Tensor] = planned_backward(cell, *tensors, reverse, plan, bits)
+    else:
+        how = plan.algorithm, plan.chunk, plan.levels
+        found = _run_backward(cell, *tensors, reverse, *how, bits)
+    return found
 
 
 def _log(name: str, operands: Operands, plan: planner.Plan) -> None:
@@ -125,12 +165,12 @@ def _differentiable_backward(
     """The same gradients as functions of everything they depend on, by plain differentiation."""
     # A backward may be run under autocast; its products keep the precision of the forward.
     with torch.autocast(operands.x.device.type, enabled=False), torch.enable_grad():
-        outputs = _reference(ctx.cell, operands, ctx.reverse)
+        outputs = reference_outputs(ctx.cell, operands, ctx.reverse)
         wanted = ctx.needs_input_grad[1:9]
         return differentiable_gradients(outputs, operands, cotangents, wanted)
 
 
-def _reference(cell: str, operands: Operands, reverse: bool) -> list[Tensor]:
+def reference_outputs(cell: str, operands: Operands, reverse: bool) -> list[Tensor]:
     """output, h_n and an LSTM's c_n, step by step."""
     x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = operands
     B, H = x.shape[1], w_ih.shape[0] // CELLS[cell].gates

@@ -12,14 +12,17 @@ from torch.distributed import ProcessGroup
 
 from bppsa_lightning import planner
 from bppsa_lightning._cells import CELLS, Cell
+from bppsa_lightning._context import is_transformed
 from bppsa_lightning._library import missing_recurrent_kernels
 from bppsa_lightning.ops._checks import check_like, check_shape, check_tensor, wrong_shape
 from bppsa_lightning.ops._recurrent_autograd import (
     Operands,
     RecurrentFunction,
+    laid_out,
     request_of,
     run_forward,
 )
+from bppsa_lightning.ops._recurrent_transforms import transformed_layer
 
 _Layer = tuple[Tensor, Tensor, Tensor]
 
@@ -160,7 +163,9 @@ def run_layer(
     Returns:
         output, h_n, c_n (empty unless an LSTM's).
     """
-    operands, differentiated = _contiguous(operands)
+    if is_transformed():
+        return transformed_layer(cell, operands, reverse, algorithm)
+    operands, differentiated = laid_out(operands)
     differentiated = differentiated and torch.is_grad_enabled()
     if plan is None and torch.compiler.is_compiling():
         # Sizes may be symbols: the backward is planned later.
@@ -170,20 +175,6 @@ def run_layer(
         return run_forward(cell, *operands, reverse, 0, algorithm)[:3]
     plan = plan or planner.plan(request_of(cell, operands, algorithm))
     return RecurrentFunction.apply(cell, *operands, reverse, plan.saved, plan)[:3]
-
-
-def _contiguous(operands: Operands) -> tuple[Operands, bool]:
-    """As the kernels take them, and whether one requires a gradient."""
-    laid_out: list[Tensor | None] = []
-    differentiated = False
-    for t in operands:
-        if t is not None:
-            differentiated = differentiated or t.requires_grad
-            if not t.is_contiguous():
-                # x may have any strides but the last.
-                t = t if not laid_out and t.stride(-1) == 1 else t.contiguous()
-        laid_out.append(t)
-    return Operands(*laid_out), differentiated  # type: ignore[arg-type]
 
 
 def _check(cell: Cell, operands: Operands, least: int) -> None:

@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from bppsa_lightning import planner
+from bppsa_lightning._context import is_transformed
 from bppsa_lightning.ops._checks import check_scan
+from bppsa_lightning.ops._scan_transforms import scan_function
 from bppsa_lightning.ops.reverse_scan_over_ranks import scan_over_ranks
 
 _library = torch.library.Library("bppsa", "FRAGMENT")  # must live as long as what it registered
@@ -34,6 +36,7 @@ def scan_operator(
         outer: of two vectors (…, H), where the Jacobians have entries.
     """
     operator = getattr(torch.ops.bppsa, name).default
+    function = scan_function(operator, outer)
 
     def planned(
         jacobians: Tensor, grad: Tensor, algorithm: str, levels: int | None, adjoint: bool
@@ -41,7 +44,8 @@ def scan_operator(
         check_scan(argument, jacobians, dims, grad)
         T, B, H = map(int, jacobians.shape[:3])
         plan = planner.plan(planner.Request(cell, T, B, H, grad.device, algorithm, levels))
-        return operator(jacobians, grad, plan.algorithm, plan.chunk, plan.levels, adjoint)
+        run = function.apply if is_transformed() else operator
+        return run(jacobians, grad, plan.algorithm, plan.chunk, plan.levels, adjoint)
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         jacobians, _, *ctx.plan, ctx.adjoint = inputs

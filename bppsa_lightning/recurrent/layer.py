@@ -17,7 +17,7 @@ from bppsa_lightning import _overridden, planner
 from bppsa_lightning._context import is_tracing
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.planner import machine
-from bppsa_lightning.recurrent import graphs, precision, scripting, stack, support
+from bppsa_lightning.recurrent import graphs, precision, scripting, stack, straight, support
 from bppsa_lightning.recurrent.config import RecurrentConfig
 from bppsa_lightning.recurrent.divided import DividedLayer
 from bppsa_lightning.recurrent.engines import LayerEngine
@@ -81,6 +81,8 @@ class RecurrentChain(Chain):
         return self._call(input, hx, False)
 
     def _call(self, input: Any, hx: Any, compiling: bool) -> Any:
+        if not compiling and (call := straight.call_of(self.module)) is not None:
+            return call(self, input, hx)
         config, windows, divided = self.config, False, self._divides(input)
         if divided:
             plan, reason = None, self._undividable(input)

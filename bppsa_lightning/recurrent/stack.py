@@ -120,13 +120,18 @@ def run_direction(
     algorithm: str, plan: planner.Plan | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """One direction of one layer by our operator: x (T, B, I) -> output (T, B, P), last states."""
+    operands = operands_of(config, x, states, weights)
+    output = ops.run_layer(config.cell.name, operands, reverse, algorithm, plan)
+    return output if config.cell.has_c else output[:2]
+
+
+def operands_of(config: Stack, x: Tensor, states: Tensors, weights: Tensors) -> ops.Operands:
+    """One direction of one layer, as `ops.run_layer` takes it."""
     w_ih, w_hh = weights[:2]
     b_ih, b_hh = weights[2:4] if config.bias else (None, None)
     w_hr = weights[-1] if config.projected else None
     h0, c0 = (*states, None, None)[:2]
-    operands = ops.Operands(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)
-    output = ops.run_layer(config.cell.name, operands, reverse, algorithm, plan)
-    return output if config.cell.has_c else output[:2]
+    return ops.Operands(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)
 
 
 def as_hx(states: Tensors) -> Tensor | tuple[Tensor, ...]:

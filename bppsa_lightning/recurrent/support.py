@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning import _overridden, planner
-from bppsa_lightning._context import OVERRIDES_FORWARD, unsupported_transform
+from bppsa_lightning._context import OVERRIDES_FORWARD
 from bppsa_lightning._library import missing_recurrent_kernels
 from bppsa_lightning.recurrent.config import RecurrentConfig
 
@@ -119,7 +119,7 @@ def unsupported_call(
     for weight, shape in zip(weights, config.shapes, strict=True):
         if weight.shape != shape:
             return "weights of unusual shapes"
-    return None if torch.compiler.is_compiling() else unsupported_transform()
+    return None
 
 
 def _rejected(config: RecurrentConfig) -> str:
