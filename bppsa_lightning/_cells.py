@@ -14,6 +14,7 @@ class Cell(NamedTuple):
         gates: blocks of H rows in w_ih and w_hh.
         saved: numbers a unit and step that the forward saves for the backward, with all gates.
         has_c: whether its state has a second part, c.
+        in_torch: whether PyTorch has a layer of it, which `attach` finds and calibration times.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Cell(NamedTuple):
     gates: int
     saved: int
     has_c: bool = False
+    in_torch: bool = True
 
 
 CELLS = {
@@ -30,6 +32,7 @@ CELLS = {
         Cell("rnn_tanh", "RNN-tanh", "RNN", 1, 0),
         Cell("rnn_relu", "RNN-relu", "RNN", 1, 0),
         Cell("gru", "GRU", "GRU", 3, 4),
+        Cell("ligru", "Li-GRU", "GRU", 2, 4, in_torch=False),
         Cell("lstm", "LSTM", "LSTM", 4, 5, has_c=True),
     )
 }

@@ -107,6 +107,31 @@ def gru(
     return torch.stack(output)
 
 
+def ligru(
+    x: Tensor,
+    h0: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    reverse: bool = False,
+) -> Tensor:
+    """h_t = (1 - z) n + z h_{t-1}: x (T, B, I), h0 (B, H), w_ih (2H, I), w_hh (2H, H) -> (T, B, H).
+
+    z = σ(W_iz x_t + b_iz + W_hz h_{t-1} + b_hz), n likewise with relu; the weights' rows in the
+    order z, n.
+    """
+    if reverse:
+        return ligru(x.flip(0), h0, w_ih, w_hh, b_ih, b_hh).flip(0)
+    h, output = h0, []
+    for x_t in x:
+        z, n = (linear(x_t, w_ih, b_ih) + linear(h, w_hh, b_hh)).chunk(2, -1)
+        z, n = torch.sigmoid(z), torch.relu(n)
+        h = (1 - z) * n + z * h
+        output.append(h)
+    return torch.stack(output)
+
+
 def lstm(
     x: Tensor,
     h0: Tensor,
@@ -136,6 +161,19 @@ def lstm(
         output.append(h)
         cells.append(c)
     return torch.stack(output), torch.stack(cells)
+
+
+def indrnn(
+    x: Tensor, h0: Tensor, u: Tensor, nonlinearity: str = "relu", reverse: bool = False
+) -> Tensor:
+    """h_t = φ(x_t + u h_{t-1}), unit by unit: x (T, B, H), h0 (B, H), u (H,) -> (T, B, H)."""
+    if reverse:
+        return indrnn(x.flip(0), h0, u, nonlinearity).flip(0)
+    h, output = h0, []
+    for x_t in x:
+        h = getattr(torch, nonlinearity)(x_t + u * h)
+        output.append(h)
+    return torch.stack(output)
 
 
 def diagonal_scan(decay: Tensor, grad: Tensor) -> Tensor:

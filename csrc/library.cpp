@@ -59,6 +59,13 @@ STABLE_TORCH_LIBRARY(bppsa, m) {
       "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
 
   m.def(
+      "indrnn(Tensor x, Tensor? h0, Tensor u, str nonlinearity, bool reverse, str algorithm) -> "
+      "(Tensor, Tensor)");
+  m.def(
+      "indrnn_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor output, Tensor? h0, Tensor u, "
+      "str nonlinearity, bool reverse, int wanted) -> (Tensor, Tensor, Tensor)");
+
+  m.def(
       "convolution_pattern(Tensor keep, int[] y, int[] x, int groups) -> "
       "(Tensor, Tensor, Tensor, Tensor)");
   m.def("pooling_axis(Tensor like, int[] geometry) -> (Tensor, Tensor)");

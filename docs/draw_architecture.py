@@ -78,7 +78,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "jacobians": "patterns and products",
         "sparse": "pruned layers",
         "scan": "linear, chunked, Blelloch",
-        "cells": "RNN, GRU, LSTM formulas",
+        "cells": "formulas of a step",
         "simd": "vectors, tiles, threads",
         "requests": "arguments, by name",
         "testing": "a CUDA device, emulated",

@@ -19,7 +19,7 @@ from bppsa_lightning.calibration.progress import Progress
 from bppsa_lightning.planner import Plan, hand_over, machine, tables
 
 CELLS = ("RNN", "GRU", "LSTM")
-NAMES = {cell.kind: name for name, cell in _CELLS.items()}
+NAMES = {cell.kind: name for name, cell in _CELLS.items() if cell.in_torch}
 # The sizes of layers at which the least T is looked for; of samples of different lengths.
 SIZES, BATCHES = (1, 8, 20, 64, 128, 256, 512), (1, 2, 16, 64, 256)
 PACKED_SIZES, PACKED_BATCHES = (20, 64, 256), (2, 8, 32, 128)

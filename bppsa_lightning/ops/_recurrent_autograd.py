@@ -64,7 +64,8 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
     # second derivative reads all, and looks itself whether that is still what it was.
     again = saved == planner.Saved.STATES and CELLS[ctx.cell].saved > 0
     wants_x, _, _, wants_w_ih, wants_w_hh = ctx.needs_input_grad[1:6]
-    reads_h0 = wants_w_hh or again or ctx.cell == "gru"
+    record = CELLS[ctx.cell]
+    reads_h0 = wants_w_hh or again or (record.saved > 0 and not record.has_c)
     read = (wants_w_ih or again, reads_h0, True, wants_x or again, True, again, again, True)
     ctx.unread = []
     for i, t in enumerate(tensors):
@@ -180,8 +181,8 @@ def reference_outputs(cell: str, operands: Operands, reverse: bool) -> list[Tens
         c0 = x.new_zeros(B, H) if c0 is None else c0
         h, c = reference.lstm(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, reverse)
         return [h, h[last], c[last]]
-    if cell == "gru":
-        h = reference.gru(x, h0, w_ih, w_hh, b_ih, b_hh, reverse)
+    if cell in ("gru", "ligru"):
+        h = getattr(reference, cell)(x, h0, w_ih, w_hh, b_ih, b_hh, reverse)
     else:
         h = reference.rnn(x, h0, w_ih, w_hh, b_ih, b_hh, cell.removeprefix("rnn_"), reverse)
     return [h, h[last]]

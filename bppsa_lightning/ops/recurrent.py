@@ -1,4 +1,4 @@
-"""rnn, gru, lstm: one recurrent layer in one direction, fused forward, backward by scan.
+"""rnn, gru, ligru, lstm: one recurrent layer in one direction, fused forward, backward by scan.
 
 T steps, B batch, I input, H hidden, P state that is put out (H, or less for an LSTM with a
 projection), G gates.
@@ -102,6 +102,38 @@ def gru(
     return _checked_layer("gru", operands, reverse, algorithm, group)[:2]
 
 
+def ligru(
+    x: Tensor,
+    h0: Tensor | None,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    algorithm: str = "auto",
+    reverse: bool = False,
+    group: ProcessGroup | None = None,
+) -> tuple[Tensor, Tensor]:
+    """A layer of light gated recurrent units (Li-GRU): no reset gate, and a relu for tanh.
+
+    h_t = z h_{t-1} + (1 - z) n, z = σ(W_iz x_t + b_iz + W_hz h_{t-1} + b_hz), n likewise with relu.
+
+    Args:
+        x, h0, algorithm, reverse, group: as for `rnn`.
+        w_ih: (2H, I), rows in the order z, n. w_hh: (2H, H). b_ih, b_hh: (2H,) or None.
+
+    Returns:
+        output (T, B, H) and h_n (B, H), as `rnn`.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as for `rnn`.
+
+    Source: Ravanelli et al., arXiv:1803.10225, equations 4. Their batch normalisation of the
+    input's products is the caller's: normalise W x, and pass it as x with the identity as w_ih.
+    """
+    operands = Operands(x, h0, None, w_ih, w_hh, b_ih, b_hh)
+    return _checked_layer("ligru", operands, reverse, algorithm, group)[:2]
+
+
 def lstm(
     x: Tensor,
     h0: Tensor | None,
@@ -154,7 +186,7 @@ def run_layer(
     algorithm: str = "auto",
     plan: planner.Plan | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`rnn`, `gru` or `lstm` for a caller who has checked the arguments.
+    """`rnn`, `gru`, `ligru` or `lstm` for a caller who has checked the arguments.
 
     Args:
         cell: a name of `_cells.CELLS`.

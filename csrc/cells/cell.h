@@ -28,9 +28,9 @@
 //                        with two states: tanh(c_t) of what was kept and shown, and h_t from it
 //
 // A cell that keeps anything has four slots, which fill a vector of any width, and four rows of d.
-// With fewer gates a spare slot takes some gate's sum and is not read (it takes one, from x or from
-// h), and a row of d is there twice. What `step` leaves in the slots does not depend on the state
-// before it: a backward that computes the slots again need not have that.
+// With fewer gates a spare slot takes nothing, or some gate's sum that is not read, and a row of d
+// is there twice. What `step` leaves in the slots does not depend on the state before it: a
+// backward that computes the slots again need not have that.
 #pragma once
 
 // Where formulas land: in the namespace of an instruction set (simd/isa.h), or in that of CUDA.

@@ -2,5 +2,6 @@
 #pragma once
 
 #include "gru.h"
+#include "ligru.h"
 #include "lstm.h"
 #include "rnn.h"

@@ -14,6 +14,7 @@
   CELL(rnn_tanh, RnnTanh, rnn, 1, 1, 0) \
   CELL(rnn_relu, RnnRelu, rnn, 1, 1, 0) \
   CELL(gru, Gru, gru, 3, 1, 4)          \
+  CELL(ligru, LiGru, ligru, 2, 1, 4)    \
   CELL(lstm, Lstm, lstm, 4, 2, 5)
 
 namespace bppsa {

@@ -89,8 +89,8 @@ foreach(cell ${cells})
   list(APPEND recurrent_targets cuda_${cell})
 endforeach()
 add_library(cuda_clusters OBJECT cuda/recurrent_clusters.cu)
-add_library(_C_cuda MODULE cuda/jacobians.cu cuda/library.cu cuda/recurrent.cu cuda/scans.cu
-                           $<TARGET_OBJECTS:cuda_clusters>)
+add_library(_C_cuda MODULE cuda/indrnn.cu cuda/jacobians.cu cuda/library.cu cuda/recurrent.cu
+                           cuda/scans.cu $<TARGET_OBJECTS:cuda_clusters>)
 foreach(target ${recurrent_targets})
   target_sources(_C_cuda PRIVATE $<TARGET_OBJECTS:${target}>)
 endforeach()

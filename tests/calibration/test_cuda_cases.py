@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from support import gpus
-from support.recurrent_layers import GATES
+from support.recurrent_layers import IN_TORCH
 
 from bppsa_lightning.calibration.cuda import (
     cases,
@@ -30,7 +30,7 @@ def test_every_kernel_that_auto_could_use_has_a_test():
     used = {
         name
         for cell, dtype, H in itertools.product(
-            GATES, (torch.float32, torch.float64), (1, 8, 9, 20, 32, 64, 128, 256, 512, 4096)
+            IN_TORCH, (torch.float32, torch.float64), (1, 8, 9, 20, 32, 64, 128, 256, 512, 4096)
         )
         for I, layers_, directions, P, lengths in itertools.product(
             (1, 2), (1, 2), (1, 2), (0, 1) if cell == "lstm" else (0,), (None, 9)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from filelock import FileLock
 from support.native_build import ROOT, build
-from support.recurrent_layers import GATES
+from support.recurrent_layers import GATES, module
 
 from bppsa_lightning import reference
 
@@ -86,12 +86,7 @@ def test_a_recurrent_layer_and_its_gradients(levels, sizes, cell, plan, dtype):
     (T, B, H), I = sizes, 5
     torch.manual_seed(0)
     two = cell == "lstm"
-    layer = {
-        "rnn_tanh": torch.nn.RNN,
-        "rnn_relu": lambda *a: torch.nn.RNN(*a, nonlinearity="relu"),
-        "gru": torch.nn.GRU,
-        "lstm": torch.nn.LSTM,
-    }[cell](I, H).to(torch.float64)
+    layer = module(cell, I, H).to(torch.float64)
     weights = [p.detach().to(getattr(torch, dtype)) for p in layer.parameters()]
     with torch.no_grad():  # the same numbers, at both precisions
         for parameter, weight in zip(layer.parameters(), weights):

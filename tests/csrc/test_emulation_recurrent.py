@@ -1,5 +1,5 @@
 """The recurrent chains of csrc/cuda, run thread by thread on the host (see test_emulation.py),
-against torch's own RNN, GRU and LSTM in float64.
+against torch's own RNN, GRU and LSTM in float64, and the reference of others.
 
 Letters: T steps, B batch, I input, H state.
 """
@@ -13,8 +13,7 @@ import torch
 from support import emulated_recurrent
 from support.emulated_recurrent import CELLS, Case, ForwardRequest
 from support.emulation import STORAGE, Device, compiled, needs_gxx
-from support.recurrent_layers import GATES
-from torch import nn
+from support.recurrent_layers import GATES, module
 
 pytestmark = needs_gxx
 
@@ -55,10 +54,8 @@ def oracle(case):
     t = {name: value.clone().requires_grad_() for name, value in case.tensors.items()}
     (B, P), I = case.incoming["h_n"].shape, t["x"].shape[2]
     H = len(t["w_ih"]) // GATES[case.cell]
-    kind = {"gru": nn.GRU, "lstm": nn.LSTM}.get(case.cell, nn.RNN)
-    more = {"nonlinearity": case.cell[4:]} if kind is nn.RNN else {}
-    more |= {"proj_size": P} if "w_hr" in t else {}
-    layer = kind(I, H, bias="b_ih" in t, dtype=torch.float64, **more)
+    more = {"proj_size": P} if "w_hr" in t else {}
+    layer = module(case.cell, I, H, bias="b_ih" in t, dtype=torch.float64, **more)
     names = {"w_ih": "weight_ih_l0", "w_hh": "weight_hh_l0", "b_ih": "bias_ih_l0"}
     names |= {"b_hh": "bias_hh_l0", "w_hr": "weight_hr_l0"}
     weights = {names[k]: v for k, v in t.items() if k in names}

@@ -9,8 +9,7 @@ import math
 import pytest
 import torch
 from support.cases import needs_gpu, relative_error
-from support.recurrent_layers import GATES, NAMES
-from torch import nn
+from support.recurrent_layers import GATES, NAMES, module
 
 import bppsa_lightning  # noqa: F401  (loads the operators)
 
@@ -51,9 +50,7 @@ def stock(cell, operands, gradients, reverse=False):
     """What torch's own layer makes of the same, in float64."""
     t = {n: v.clone().requires_grad_() for n, v in operands.items()}
     B, H = gradients["h_n"].shape
-    kind = {"gru": nn.GRU, "lstm": nn.LSTM}.get(cell, nn.RNN)
-    more = {"nonlinearity": cell[4:]} if kind is nn.RNN else {}
-    own = kind(t["x"].shape[2], H, bias="b_ih" in t, dtype=torch.float64, **more)
+    own = module(cell, t["x"].shape[2], H, bias="b_ih" in t, dtype=torch.float64)
     long = {"w_ih": "weight_ih_l0", "w_hh": "weight_hh_l0", "b_ih": "bias_ih_l0"}
     long["b_hh"] = "bias_hh_l0"
     zero = torch.zeros(B, H, dtype=torch.float64)

@@ -6,6 +6,7 @@ T steps, B batch, I input, H hidden, P state that is put out (H, or less with a 
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 import bppsa_lightning as bl
 from bppsa_lightning import _cells, reference
@@ -27,6 +28,7 @@ class Cell(NamedTuple):
 
 
 GATES = {name: cell.gates for name, cell in _cells.CELLS.items()}  # in the order of cells/list.h
+IN_TORCH = [name for name, cell in _cells.CELLS.items() if cell.in_torch]
 CELLS = {cell.label: Cell(name, cell.gates) for name, cell in _cells.CELLS.items()}
 CELLS["LSTM projected"] = Cell("lstm", 4, projected=True)
 ALGORITHMS = ["linear", "chunked", "blelloch"]
@@ -143,3 +145,29 @@ def results(layer, cell, tensors, incoming, **settings):
 
 def widened(tensors):
     return {name: t.double() for name, t in tensors.items()}
+
+
+class ByReference(nn.Module):
+    """A layer of a cell that PyTorch lacks, as its own would be: by the reference."""
+
+    def __init__(self, cell, I, H, bias=True, dtype=None):
+        super().__init__()
+        self.cell, rows = cell, GATES[cell] * H
+        shapes = {"weight_ih_l0": (rows, I), "weight_hh_l0": (rows, H)}
+        for name, shape in (shapes | {"bias_ih_l0": (rows,), "bias_hh_l0": (rows,)}).items():
+            given = bias or name in shapes
+            weight = nn.Parameter((torch.rand(shape, dtype=dtype) * 2 - 1) / H**0.5)
+            self.register_parameter(name, weight if given else None)
+
+    def forward(self, x, hx):
+        weights = self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0
+        output = getattr(reference, self.cell)(x, hx[0], *weights)
+        return output, output[-1:]
+
+
+def module(cell, I, H, **more):
+    """A layer of a cell: PyTorch's, or where it has none the reference's."""
+    if cell not in IN_TORCH:
+        return ByReference(cell, I, H, **more)
+    kind = {"gru": nn.GRU, "lstm": nn.LSTM}.get(cell, nn.RNN)
+    return kind(I, H, **more, **Cell(cell, GATES[cell]).nonlinearity)

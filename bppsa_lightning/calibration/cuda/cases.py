@@ -73,14 +73,17 @@ class Case:
         return f"{CELLS[self.cell].label}, {self.dtype}, {sizes}: {', '.join(options)}"
 
 
+_IN_TORCH = tuple(name for name, cell in CELLS.items() if cell.in_torch)
+
+
 def of_gpu(
-    clusters: bool, processors: int, cells: Sequence[str] = tuple(CELLS)
+    clusters: bool, processors: int, cells: Sequence[str] = _IN_TORCH
 ) -> dict[str, list[Case]]:
     """The cases of every kernel, in an order in which what a case needs comes before it.
 
     Args:
         clusters: whether blocks can share a sample. processors: multiprocessors.
-        cells: of `_cells.CELLS`.
+        cells: of `_cells.CELLS`; by default those that layers of PyTorch have.
     """
     found: dict[str, list[Case]] = {}
     for cell in cells:

@@ -2,6 +2,7 @@
 // compiled once per level, and choose.cpp picks one table at load.
 #pragma once
 
+#include "../../requests/indrnn.h"
 #include "../../requests/jacobians.h"
 #include "../../requests/recurrent.h"
 #include "../../requests/scans.h"
@@ -16,6 +17,8 @@ namespace bppsa {
   KERNEL(recurrent_forward, RecurrentForwardRequest)                \
   KERNEL(recurrent_backward, RecurrentBackwardRequest, const Plan&) \
   KERNEL(recurrent_jacobian, RecurrentJacobianRequest)              \
+  KERNEL(indrnn_forward, IndRnnForwardRequest)                      \
+  KERNEL(indrnn_backward, IndRnnBackwardRequest)                    \
   KERNEL(sparse_forward, SparseForwardRequest)                      \
   KERNEL(sparse_backward, SparseBackwardRequest)                    \
   KERNEL(batch_norm_forward, BatchNormForwardRequest)               \

@@ -60,7 +60,12 @@ struct Cell : Formula_ {
     Real slot[Formula::kSlots];
 #pragma unroll
     for (int s = 0; s < Formula::kSlots; ++s) {
-      slot[s] = recurrent_part(s) >= 0 ? sum[recurrent_part(s)] : input[input_part(s)];
+      slot[s] = 0;
+      if (recurrent_part(s) >= 0) {
+        slot[s] = sum[recurrent_part(s)];
+      } else if (input_part(s) >= 0) {
+        slot[s] = input[input_part(s)];
+      }
     }
     return finish(slot, before, kept);
   }
