@@ -1,4 +1,4 @@
-"""bl.ops in a compiled function: one graph for all sizes, planned when it runs; bl.scan beside it."""
+"""bl.ops in a compiled function: one graph for all sizes, planned when it runs; bl.scan."""
 
 import pytest
 import torch
@@ -49,6 +49,14 @@ def test_planned_scans_follow_torchs_rules(name, dims):
     torch.library.opcheck(operator, (jacobians, grad, "auto", None, False))
 
 
+def test_planned_backward_follows_torchs_rules():
+    tensors = weights(4, 2, 3), None, None, W.detach(), U.detach(), None, None, None
+    output, _, _, kept = torch.ops.bppsa.recurrent.default("gru", *tensors, False, 2, "auto")
+    arguments = "gru", output.cos(), None, None, output, kept, *tensors, False, "auto", 0b11001
+    operator = torch.ops.bppsa.planned_recurrent_backward.default
+    torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
 def test_bl_scan_runs_beside_the_graph():
     def step(h, x):
         h = torch.tanh(h @ U[:8].T + x @ W[:8].T)
@@ -60,5 +68,6 @@ def test_bl_scan_runs_beside_the_graph():
     torch._dynamo.reset()
     x = weights(9, 5, 3)
     torch.testing.assert_close(torch.compile(call, backend="aot_eager")(x), call(x))
+    torch._dynamo.reset()
     with pytest.raises(torch._dynamo.exc.Unsupported, match="scan"):
         torch.compile(call, backend="aot_eager", fullgraph=True)(x)
