@@ -48,35 +48,38 @@ def scan_operator(
         return run(jacobians, grad, plan.algorithm, plan.chunk, plan.levels, adjoint)
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        jacobians, _, *ctx.plan, ctx.adjoint = inputs
+        jacobians, _, *ctx.plan, ctx.adjoint = inputs  # or, in a graph, what is asked of the plan
         ctx.save_for_backward(jacobians, output if ctx.needs_input_grad[0] else None)
 
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
-        jacobians, g = ctx.saved_tensors
-        v = operator(jacobians, cotangent, *ctx.plan, not ctx.adjoint)
-        grad_jacobians = None
-        if ctx.needs_input_grad[0]:
-            grad_jacobians = outer(*((g[:-1], v[1:]) if ctx.adjoint else (v[:-1], g[1:])))
-        return grad_jacobians, v, None, None, None, None
+    def register(name: str, run: Callable[..., Tensor], fake: Callable[..., Tensor]) -> None:
+        def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
+            jacobians, g = ctx.saved_tensors
+            v = run(jacobians, cotangent, *ctx.plan, not ctx.adjoint)
+            grad_jacobians = None
+            if ctx.needs_input_grad[0]:
+                grad_jacobians = outer(*((g[:-1], v[1:]) if ctx.adjoint else (v[:-1], g[1:])))
+            return (grad_jacobians, v, *[None] * len(ctx.plan), None)
 
-    def fake(
-        jacobians: Tensor, grad: Tensor, algorithm: str, chunk: int, levels: int, adjoint: bool
-    ) -> Tensor:
+        torch.library.register_fake(f"bppsa::{name}", fake)
+        torch.library.register_autograd(f"bppsa::{name}", backward, setup_context=setup)
+
+    def planned_fake(jacobians: Tensor, grad: Tensor, *_: Any) -> Tensor:
+        check_scan(argument, jacobians, dims, grad)
         return grad.new_empty(grad.shape)
 
-    torch.library.register_fake(f"bppsa::{name}", fake)
-    torch.library.register_autograd(f"bppsa::{name}", backward, setup_context=setup)
-    # Planning is Python, over sizes that may be symbols in a graph: torch.compile takes this
-    # operator apart only where they have values.
+    register(name, operator, lambda jacobians, grad, *_: grad.new_empty(grad.shape))
+    # Planning is Python, over sizes that may be symbols in a graph: there is an operator in it
+    # that torch.compile does not look into, and which plans whenever it runs.
     arguments = "Tensor jacobians, Tensor grad, str algorithm, int? levels, bool adjoint"
     _library.define(f"planned_{name}({arguments}) -> Tensor")
-    _library.impl(f"planned_{name}", planned, "CompositeImplicitAutograd")
-    composite = getattr(torch.ops.bppsa, f"planned_{name}")
+    _library.impl(f"planned_{name}", planned, "CompositeExplicitAutograd")
+    opaque = getattr(torch.ops.bppsa, f"planned_{name}").default
+    register(f"planned_{name}", opaque, planned_fake)
 
     def scan(
         jacobians: Tensor, grad: Tensor, algorithm: str, levels: int | None, adjoint: bool
     ) -> Tensor:
-        run = composite if torch.compiler.is_compiling() else planned
+        run = opaque if torch.compiler.is_compiling() else planned
         return run(jacobians, grad, algorithm, levels, adjoint)
 
     return scan

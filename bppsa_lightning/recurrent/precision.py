@@ -48,18 +48,32 @@ def results(
 
 def _lowered(input: Tensor) -> torch.dtype:
     """What PyTorch multiplies in under autocast: its dtype; in cuDNN float16, whatever that is."""
-    cudnn, kind = torch.backends.cudnn, input.device.type
-    if kind == "cuda" and cudnn.enabled and cudnn.is_available() and input.numel():
+    kind = input.device.type
+    if kind == "cuda" and _has_cudnn() and input.numel():
         return torch.float16  # as aten/src/ATen/cudnn/AutocastRNN.cpp has it
     return torch.get_autocast_dtype(kind)
 
 
 def _by_onednn(input: Tensor) -> bool:
     """Whether PyTorch gives an LSTM to oneDNN, which computes all of it in autocast's dtype."""
-    if input.device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        return False
-    if not torch.backends.mkldnn.enabled or not input.numel():
+    if input.device.type != "cpu" or not _has_onednn() or not input.numel():
         return False
     if input.dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        return _has_bfloat16()
     return input.dtype == torch.float32
+
+
+# What torch.compile cannot look into, and does not change in a process.
+@torch.compiler.assume_constant_result
+def _has_cudnn() -> bool:
+    return torch.backends.cudnn.enabled and torch.backends.cudnn.is_available()
+
+
+@torch.compiler.assume_constant_result
+def _has_onednn() -> bool:
+    return torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled)
+
+
+@torch.compiler.assume_constant_result
+def _has_bfloat16() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
