@@ -50,8 +50,9 @@ class Recurrent(nn.Module):
     for all steps at once (`project`), and a step (`step`), or in its place all steps (`walk`).
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size,
-            device, dtype: as of torch.nn.LSTM; proj_size of LSTM only.
+        input_size, hidden_size, num_layers, bias: as of torch.nn.LSTM.
+        batch_first, dropout, bidirectional, device, dtype: likewise.
+        proj_size: likewise, of LSTM only.
         reset_to: what a state becomes before a step with a reset: "zeros", or "initial", which is
             the state h0 (and c0) of that sample.
         recurrent_dropout: probability with which, in training, a unit of the state does not enter
