@@ -217,8 +217,17 @@ def test_second_derivatives():
     assert torch.autograd.gradgradcheck(lambda x: module(x, None, reset)[0], x)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-def test_torch_compile_makes_one_graph():
-    module, x = bl.nn.LSTM(4, 5), torch.randn(6, 3, 4)
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    assert_alike(flat(compiled(x)), flat(module(x)), 1e-6)
+def test_torch_compile_makes_one_graph_and_leaves_masks_out():
+    module, x, graphs = bl.nn.LSTM(4, 5), torch.randn(6, 3, 4), []
+
+    def counting(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    reset = torch.rand(6, 3) < 0.5
+    found = torch.compile(module, fullgraph=True, backend=counting)(x)
+    assert len(graphs) == 1
+    assert_alike(flat(found), flat(module(x)), 1e-6)
+    found = torch.compile(module, backend=counting)(x, None, reset)
+    assert_alike(flat(found), flat(module(x, None, reset)), 1e-6)
+    assert len(graphs) == 1
