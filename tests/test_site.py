@@ -94,14 +94,14 @@ def test_every_page_of_the_repository_is_on_it(parsed):
 def test_every_public_name_is_documented(parsed):
     ids = {name: page.ids for name, page in parsed.items() if name.startswith("api/")}
     every = set().union(*ids.values())
-    modules = {"fabric", "jacobians", "ops", "reference"}
+    modules = {"fabric", "jacobians", "nn", "ops", "reference"}
     for name in set(bl.__all__) - modules:
         named = getattr(bl, name)
         # Of attach.attach: the function, not its module.
         place = f"{named.__module__}.{name}" if inspect.isfunction(named) else f".{name}"
         assert any(id.endswith(place) for id in every), name
         assert named.__doc__, name
-    for module, page in ((bl.ops, "ops"), (bl.jacobians, "jacobians")):
+    for module, page in ((bl.ops, "ops"), (bl.jacobians, "jacobians"), (bl.nn, "nn")):
         last = {id.rpartition(".")[2] for id in ids[f"api/{page}/"]}
         functions = {name for name in module.__all__ if callable(getattr(module, name))}
         assert functions - last == set()

@@ -50,8 +50,9 @@ class Recurrent(nn.Module):
     for all steps at once (`project`), and a step (`step`), or in its place all steps (`walk`).
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size,
-            device, dtype: as of torch.nn.LSTM; proj_size of LSTM only.
+        input_size, hidden_size, num_layers, bias: as of torch.nn.LSTM.
+        batch_first, dropout, bidirectional, device, dtype: likewise.
+        proj_size: likewise, of LSTM only.
         reset_to: what a state becomes before a step with a reset: "zeros", or "initial", which is
             the state h0 (and c0) of that sample.
         recurrent_dropout: probability with which, in training, a unit of the state does not enter
@@ -203,9 +204,19 @@ class Recurrent(nn.Module):
         Raises:
             TypeError, ValueError, RuntimeError: as PyTorch's modules, with their words.
         """
+        if reset is None and not isinstance(input, PackedSequence):
+            return self._run(input, hx, None)
+        return self._run_beside_a_graph(input, hx, reset)
+
+    @torch.compiler.disable
+    def _run_beside_a_graph(self, input: Any, hx: Any, reset: Any) -> Any:
+        """A call whose numbers decide shapes, which torch.compile leaves out."""
+        return self._run(input, hx, reset)
+
+    def _run(self, input: Any, hx: Any, reset: Any) -> Any:
         weights = [weight for weights in self.all_weights for weight in weights]
         packed = isinstance(input, PackedSequence)
-        data: Any = input.data if isinstance(input, PackedSequence) else input
+        data = input.data if packed else input
         check_data(type(self).__name__, data, weights[0], self.input_size, packed)
         missing = missing_recurrent_kernels(data.device)
         if missing is not None:
@@ -218,7 +229,7 @@ class Recurrent(nn.Module):
         segments = None if reset is None else self._segments(input, reset, T, batch)
         layers = partial(stack.run_layers, self._config, self.dropout if self.training else 0.0)
         scan = partial(self._projected, self._scan_of(input, segments))
-        if isinstance(input, PackedSequence):
+        if packed:
             return stack.run_rows(input, states, weights, layers, scan)
         run = partial(layers, scan=scan)
         return stack.run_dense(input, states, weights, self.batch_first, run)
@@ -237,7 +248,6 @@ class Recurrent(nn.Module):
         T, B = input.shape[:2]
         return (B, (T,)) if self.batch_first else (T, (B,))
 
-    @torch.compiler.disable
     def _segments(
         self, input: Tensor | PackedSequence, reset: Any, T: int, batch: tuple[int, ...]
     ) -> Segments | None:

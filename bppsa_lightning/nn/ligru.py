@@ -61,8 +61,10 @@ class LiGRU(Recurrent):
         gains_and_shifts(self)
         for name, parameter in self.named_parameters():
             if name.startswith("weight_hh"):
-                for rows in parameter.detach().chunk(2):
+                drawn = torch.empty_like(parameter, dtype=torch.float32)  # no 16 bits are
+                for rows in drawn.chunk(2):
                     nn.init.orthogonal_(rows)
+                parameter.detach().copy_(drawn)
 
     def project(self, x: Tensor, w: Weights, place: int) -> Tensor:
         if not self.normalize:

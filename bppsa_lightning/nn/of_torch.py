@@ -1,6 +1,8 @@
 """What RNN, GRU and LSTM of `bl.nn` share: one operator walks a direction of a layer."""
 
-from torch import Tensor
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from bppsa_lightning.nn.base import Recurrent, Weights
@@ -10,9 +12,35 @@ from bppsa_lightning.recurrent.packed import Tensors
 # What a step of a kernel costs beside its rows, in rows.
 ROWS_OF_A_KERNEL = 4
 
+Layer = TypeVar("Layer", bound="OfTorch")
+
 
 class OfTorch(Recurrent):
     """A cell of PyTorch's. With zoneout, or recurrent dropout in training, `bl.scan` walks it."""
+
+    @classmethod
+    def from_torch(cls: type[Layer], layer: nn.RNNBase, **options: Any) -> Layer:
+        """The same layer, with the very parameters of PyTorch's: an optimizer keeps its hold.
+
+        Args:
+            layer: of the class of torch.nn with this name.
+            options: reset_to, recurrent_dropout, zoneout.
+
+        Raises:
+            TypeError: `layer` is another module.
+        """
+        kind = getattr(nn, cls.__name__, None)
+        if kind is None or not isinstance(layer, kind):
+            raise TypeError(
+                f"layer: found {type(layer).__name__}, wanted a torch.nn.{cls.__name__}"
+            )
+        names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"]
+        names += ["bidirectional"] + ["proj_size"] * cls.projects
+        names += ["nonlinearity"] * hasattr(layer, "nonlinearity")
+        made = cls(**{name: getattr(layer, name) for name in names}, device="meta", **options)
+        for name, parameter in layer.named_parameters():
+            made.register_parameter(name, parameter)
+        return made.train(layer.training)
 
     @property
     def marks(self) -> bool:

@@ -53,6 +53,7 @@ class Case:
         if r.random() < 0.03:  # as long as `bl.scan` wants it for windows
             o["T"] = 200
         o |= fixed
+        o["proj"] *= o["cell"] == "LSTM"
         self.options = o
         if o["layout"] == "one":
             o["B"] = 1
