@@ -63,7 +63,9 @@ def scan_function(
             info: Any, in_dims: tuple[Any, ...], jacobians: Tensor, grad: Tensor, *rest: Any
         ) -> tuple[Tensor, int]:
             V = info.batch_size
-            folded = (fold(t, dim, V, 1) for t, dim in zip((jacobians, grad), in_dims, strict=False))
+            folded = (
+                fold(t, dim, V, 1) for t, dim in zip((jacobians, grad), in_dims, strict=False)
+            )
             return unfold(Scan.apply(*folded, *rest), V, 1), 1
 
     return Scan

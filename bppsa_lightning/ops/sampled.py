@@ -64,9 +64,7 @@ class _Sampled(torch.autograd.Function):
 
         def run(others: Operands, asked: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
             plan, bits = planner.plan(request_of(cell, others, algorithm)), bit_mask(tuple(asked))
-            found = run_planned_backward(
-                cell, incoming, output, kept, others, reverse, plan, bits
-            )
+            found = run_planned_backward(cell, incoming, output, kept, others, reverse, plan, bits)
             return only(asked, found)
 
         found = member_gradients(run, cell, reverse, wanted, incoming, output, operands, B)

@@ -63,9 +63,7 @@ def _unsupported(chain: Any, input: Any, states: Any, weights: Any) -> str | Non
     reason = support.unsupported_input(chain.config, chain.module, input)
     if reason is not None:
         return reason
-    data, batch = input, ()
-    if isinstance(input, PackedSequence):
-        data = input.data
-    if data is not input or data.dim() == 3:
-        batch = (chain._steps_and_batch(input)[1],)
+    packed = isinstance(input, PackedSequence)
+    data = input.data if packed else input
+    batch = (chain._steps_and_batch(input)[1],) if packed or data.dim() == 3 else ()
     return support.unsupported_call(chain.config, data, batch, states, weights)
