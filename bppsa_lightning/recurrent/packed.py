@@ -15,7 +15,8 @@ Two things could still come from behind an end:
   others, drives both gates there. Its column of weights is no parameter.
 - relu states may overflow behind an end, and 0 * inf in a parameter's gradient is a NaN. Then that
   scan is done again with samples of one length at a time, where nothing is padded. To ask would
-  be to wait for a GPU: there the additional feature holds relu states too, at 0.
+  be to wait for a GPU, and is impossible under a transform of torch.func: there the additional
+  feature holds relu states too, at 0.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from bppsa_lightning._cells import Cell
+from bppsa_lightning._context import is_transformed
 from bppsa_lightning.recurrent.config import RecurrentConfig
 
 Tensors = Sequence[Tensor]
@@ -64,7 +66,7 @@ class PackedScan:
         self._batch_sizes, self._device = batch_sizes.numpy(), device
         self._lengths = _lengths(self._batch_sizes)
         self._rows = self._in_groups(_of_similar_length)
-        relu, syncs = config.cell.name == "rnn_relu", check_syncs(device)
+        relu, syncs = config.cell.name == "rnn_relu", check_syncs(device) or is_transformed()
         self._checks_overflow = relu and not syncs
         self._freezes_padding = config.cell.has_c or (relu and syncs)
 
@@ -76,7 +78,7 @@ class PackedScan:
         if self._checks_overflow and not padded.detach().sum().isfinite():
             rows = self._in_groups(_of_equal_length)
             padded, *cells = self._padded(rows, x, states, weights, reverse, place)
-        output = _Gather.apply(padded, rows.of(reverse))
+        output = _gather(padded, rows.of(reverse))
         return (output, output.index_select(0, rows.last(reverse)), *cells)
 
     def _in_groups(self, grouped: Callable[[list[int]], list[int]]) -> _Rows:
@@ -96,7 +98,7 @@ class PackedScan:
         if self._freezes_padding:
             w_ih = with_frozen_padding(weights[0], self._cell)
             x, weights = pad(x, (0, 1)), [w_ih, *weights[1:]]
-        padded = _Spread.apply(x, rows.of(reverse), rows.total, self._freezes_padding)
+        padded = _spread(x, rows.of(reverse), rows.total, self._freezes_padding)
         blocks = padded.split(rows.sizes)
         parts = [state.split(rows.samples) for state in states]
         results = []
@@ -160,6 +162,23 @@ class _Rows:
             ends = self._before[self._lengths - 1] + self._sample
             self._last[reverse] = _moved(self._sample if reverse else ends, self._device)
         return self._last[reverse]
+
+
+def _spread(data: Tensor, rows: Tensor, total: int, freezes: bool) -> Tensor:
+    if not is_transformed():
+        padded: Tensor = _Spread.apply(data, rows, total, freezes)
+        return padded
+    padded = data.new_zeros(total, data.shape[1])
+    if freezes:
+        padded[:, -1] = 1
+    return padded.index_copy(0, rows, data)
+
+
+def _gather(padded: Tensor, rows: Tensor) -> Tensor:
+    gathered: Tensor = (
+        padded.index_select(0, rows) if is_transformed() else _Gather.apply(padded, rows)
+    )
+    return gathered
 
 
 class _Spread(torch.autograd.Function):

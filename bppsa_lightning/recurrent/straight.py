@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning._context import is_transformed
 from bppsa_lightning.recurrent import sampled, support
+from bppsa_lightning.recurrent.packed import Scan
 
 # Of a `RecurrentChain`, its input and its hx: as the module's forward.
 Call = Callable[[Any, Any, Any], Any]
@@ -29,12 +30,10 @@ def call_of(module: nn.Module) -> Call | None:
 def _transformed(chain: Any, input: Any, hx: Any) -> Any:
     weights, states = chain.weights(), chain._states(hx)
     reason = _unsupported(chain, input, states, weights)
-    if reason is None and isinstance(input, PackedSequence):
-        reason = "a PackedSequence inside a torch.func transform"
     chain.record_call(reason)
     if reason is not None:
         return chain.torch_class.forward(chain.module, input, hx)
-    return chain._dense(input, states, weights, partial(chain._layers, scan=chain._scan))
+    return _run(chain, input, states, weights, chain._scan)
 
 
 def _sampled(chain: Any, input: Any, hx: Any, wants: sampled.Wants) -> Any:
@@ -47,13 +46,16 @@ def _sampled(chain: Any, input: Any, hx: Any, wants: sampled.Wants) -> Any:
             "for each sample"
         )
     chain.record_call(None)
-    T, B = chain._steps_and_batch(input)
-    packed = isinstance(input, PackedSequence)
-    order = input.unsorted_indices if packed else None
+    B = chain._steps_and_batch(input)[1]
+    order = input.unsorted_indices if isinstance(input, PackedSequence) else None
     scan = sampled.SampledScan(chain.config, chain._kernels, wants, weights, B, order)
+    return _run(chain, input, states, weights, scan)
+
+
+def _run(chain: Any, input: Any, states: Any, weights: Any, scan: Scan) -> Any:
     chain._plan, chain.device = None, weights[0].device
-    chain.shape = T, B, chain.config.hidden_size
-    if packed:
+    chain.shape = *chain._steps_and_batch(input), chain.config.hidden_size
+    if isinstance(input, PackedSequence):
         return chain._packed(input, states, weights, scan, scan)
     return chain._dense(input, states, weights, partial(chain._layers, scan=scan))
 

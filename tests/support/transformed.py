@@ -111,7 +111,7 @@ def random_module(draw, tensor):
     def twin(*given):
         x, *states = given[: len(data)]
         parameters = dict(zip(names, given[len(data) :], strict=True))
-        x, lasts = x.transpose(0, 1) if first else x, []
+        x, lasts, outputs = x.transpose(0, 1) if first else x, [], []
         for k in range(L):
             layer, back = divmod(k, directions)
             end = f"_l{layer}" + "_reverse" * back
