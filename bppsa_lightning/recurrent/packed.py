@@ -63,7 +63,8 @@ class PackedScan:
         self, scan: Scan, config: RecurrentConfig, batch_sizes: Tensor, device: torch.device
     ) -> None:
         self._scan, self._cell = scan, config.cell
-        self._batch_sizes, self._device = batch_sizes.numpy(), device
+        self._batch_sizes = np.array(batch_sizes.tolist())  # (transforms refuse numpy())
+        self._device = device
         self._lengths = _lengths(self._batch_sizes)
         self._rows = self._in_groups(_of_similar_length)
         relu, syncs = config.cell.name == "rnn_relu", check_syncs(device) or is_transformed()
