@@ -47,12 +47,12 @@ class OfOpacus:
 
     def end(self, weight: Any, gradients: Tensor) -> None:
         """Adds gradients up over calls; when none is outstanding, they are those of the batch."""
-        B = len(gradients)
         if self._hooks.loss_reduction == "mean":
-            gradients = gradients * B
-        self._opacus.create_or_accumulate_grad_sample(
-            param=weight, grad_sample=gradients, max_batch_len=B
-        )
+            gradients.mul_(len(gradients))
+        if hasattr(weight, "_current_grad_sample"):
+            weight._current_grad_sample += gradients
+        else:
+            weight._current_grad_sample = gradients
         weight._forward_counter -= 1
         if weight._forward_counter == 0:
             self._opacus.promote_current_grad_sample(weight)

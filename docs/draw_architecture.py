@@ -31,6 +31,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "strategy": 'Trainer(strategy="bppsa")',
         "fabric": 'Fabric(strategy="bppsa")',
         "registries": "names in Lightning",
+        "private": "per-sample, for Opacus",
         "callbacks": "timing, logging, pruning",
         "layerpipe": "a pipeline of processes",
         "__main__": "python -m bppsa_lightning",

@@ -14,7 +14,7 @@ LEVELS = (
     ("__init__",),
     ("cli",),
     ("registries",),
-    ("chain_strategy",),
+    ("chain_strategy", "private"),
     ("strategy", "fabric", "callbacks", "layerpipe"),
     ("idle",),
     ("explain", "calibration", "gains"),

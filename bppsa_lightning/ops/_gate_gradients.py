@@ -24,13 +24,14 @@ class GateGradients(NamedTuple):
     """What a layer's weights are multiplied with, in the order of the tensors' steps.
 
     Attributes:
-        of_x, of_h: (T, B, GH), the gradients of W_ih x_t + b_ih and of W_hh h_{t-1} + b_hh.
+        of_x: (T, B, GH), the gradients of W_ih x_t + b_ih.
+        of_h: those of W_hh h_{t-1} + b_hh, in parts whose last dimensions make up GH.
         h0, c0: (B, P) and (B, H), those of the initial states, or None.
         of_projected, projected: (T, B, P), that of W_hr m_t, and m (T, B, H); None without W_hr.
     """
 
     of_x: Tensor
-    of_h: Tensor
+    of_h: tuple[Tensor, ...]
     h0: Tensor | None
     c0: Tensor | None
     of_projected: Tensor | None = None
@@ -56,17 +57,16 @@ def gate_gradients(
     if cell == "gru":  # n = tanh(… + r (W_hn h + b_hn))
         H = w_hh.shape[1]
         r = torch.sigmoid(_gates(operands, output, reverse, H))
-        of_h = torch.cat([d[..., : 2 * H], d[..., 2 * H :] * r], -1)
-        return GateGradients(d, of_h, h0, c0)
+        return GateGradients(d, (d[..., : 2 * H], d[..., 2 * H :] * r), h0, c0)
     if operands.w_hr is None:
-        return GateGradients(d, d, h0, c0)
+        return GateGradients(d, (d,), h0, c0)
     grad_output, grad_h_n, _ = incoming
     sent = d @ w_hh  # by each step to the state before it
     entering = torch.zeros_like(sent[0]) if grad_h_n is None else grad_h_n
     of_projected = after(sent, entering, reverse)
     if grad_output is not None:
         of_projected = of_projected + grad_output
-    return GateGradients(d, d, h0, c0, of_projected, _projected(operands, output, reverse))
+    return GateGradients(d, (d,), h0, c0, of_projected, _projected(operands, output, reverse))
 
 
 def _gates(operands: Operands, output: Tensor, reverse: bool, rows: int) -> Tensor:

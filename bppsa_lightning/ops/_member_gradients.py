@@ -28,7 +28,7 @@ def member_gradients(
     """The gradients of the operands that are wanted, in their order.
 
     Args:
-        run: a backward of the layer, of (operands, wanted), all else given; its forward kept the gates.
+        run: a backward of the layer, of (operands, wanted); its forward kept the gates.
         incoming: the gradients of output, h_n and c_n, or None.
         output: of the forward.
 
@@ -62,19 +62,28 @@ def _of_weights(
     if wanted[0]:
         found[0] = _product(d.of_x, operands.x, V)
     if wanted[1]:
-        later, earlier = (slice(-1), slice(1, None)) if reverse else (slice(1, None), slice(-1))
-        found[1] = _product(d.of_h[later], output[earlier], V)
-        if operands.h0 is not None:
-            first = d.of_h[-1:] if reverse else d.of_h[:1]
-            found[1] = found[1] + _product(first, operands.h0.unsqueeze(0), V)
-    for k, of_sum in ((2, d.of_x), (3, d.of_h)):
-        if wanted[k]:
-            same = k == 3 and d.of_h is d.of_x and found[2] is not None
-            found[k] = found[2] if same else unfold(of_sum, V, 1).sum((0, 2))
+        found[1] = torch.cat(
+            [_of_w_hh(part, reverse, output, operands.h0, V) for part in d.of_h], 1
+        )
+    if wanted[2]:
+        found[2] = unfold(d.of_x, V, 1).sum((0, 2))
+    if wanted[3]:
+        alike = found[2] if d.of_h[0] is d.of_x else None
+        parts = [unfold(part, V, 1).sum((0, 2)) for part in d.of_h] if alike is None else []
+        found[3] = torch.cat(parts, 1) if alike is None else alike.clone()
     if wanted[4]:
         assert d.of_projected is not None and d.projected is not None
         found[4] = _product(d.of_projected, d.projected, V)
     return found
+
+
+def _of_w_hh(rows: Tensor, reverse: bool, output: Tensor, h0: Tensor | None, V: int) -> Tensor:
+    """Rows (T, V * B, R) times the state before each step: (V, R, P)."""
+    later, earlier = (slice(-1), slice(1, None)) if reverse else (slice(1, None), slice(-1))
+    found = _product(rows[later], output[earlier], V)
+    if h0 is None:
+        return found
+    return found + _product(rows[-1:] if reverse else rows[:1], h0.unsqueeze(0), V)
 
 
 def _product(rows: Tensor, columns: Tensor, V: int) -> Tensor:

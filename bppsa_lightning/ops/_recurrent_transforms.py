@@ -61,8 +61,10 @@ class _Layer(torch.autograd.Function):
         incoming, wanted = cotangents[:3], ctx.needs_input_grad[3:]
         if all(g is None for g in incoming):
             return (None,) * (3 + _SIZE)
-        *operands, output, kept = map(_alive, ctx.saved_tensors)
-        found = gradients(*ctx.how, wanted, incoming, output, kept, Operands(*operands))
+        cell, reverse, algorithm = ctx.how
+        *tensors, output, kept = (_alive(t) for t in ctx.saved_tensors)
+        operands = Operands(*tensors)
+        found = gradients(cell, reverse, algorithm, wanted, incoming, output, kept, operands)
         return (None, None, None, *found)
 
     @staticmethod
@@ -188,7 +190,7 @@ def _reference_gradients(
             every[k] = t
         return tuple(reference_outputs(cell, Operands(*every), reverse))  # type: ignore[arg-type]
 
-    found, pull = torch.func.vjp(outputs, *(operands[k] for k in asked))
+    found, pull = torch.func.vjp(outputs, *(operands[k] for k in asked))[:2]
     given = zip(found, incoming, strict=False)
     result: tuple[Tensor, ...] = pull(
         tuple(torch.zeros_like(t) if g is None else g for t, g in given)
@@ -196,7 +198,7 @@ def _reference_gradients(
     return result
 
 
-def _alive(t: Tensor | None) -> Tensor | None:
+def _alive(t: Tensor | None) -> Any:
     """What was saved; where the transform that wrapped it is over, what it wrapped."""
     return None if t is None else torch._C._functorch.unwrap_if_dead(t)
 

@@ -15,7 +15,8 @@ Two things could still come from behind an end:
   others, drives both gates there. Its column of weights is no parameter.
 - relu states may overflow behind an end, and 0 * inf in a parameter's gradient is a NaN. Then that
   scan is done again with samples of one length at a time, where nothing is padded. To ask would
-  be to wait for a GPU: there the additional feature holds relu states too, at 0.
+  be to wait for a GPU, and is impossible under a transform of torch.func: there the additional
+  feature holds relu states too, at 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from bppsa_lightning._cells import Cell
+from bppsa_lightning._context import is_transformed
 from bppsa_lightning.recurrent.rows import Rows, Sequences, of_equal_length, of_similar_length
 
 Tensors = Sequence[Tensor]
@@ -58,7 +60,7 @@ class PackedScan:
         self._scan, self._cell, self._marks = scan, cell, marks
         self._sequences, self._device = sequences, device
         self._rows = self._in_groups(grouped)
-        relu, syncs = cell.name == "rnn_relu", check_syncs(device)
+        relu, syncs = cell.name == "rnn_relu", check_syncs(device) or is_transformed()
         self._checks_overflow = relu and not syncs and not marks
         self._freezes_padding = marks or cell.has_c or (relu and syncs)
 
@@ -70,7 +72,7 @@ class PackedScan:
         if self._checks_overflow and not padded.detach().sum().isfinite():
             rows = self._in_groups(of_equal_length)
             padded, *cells = self._padded(rows, x, states, weights, reverse, place)
-        output = _Gather.apply(padded, rows.of(reverse))
+        output = _gather(padded, rows.of(reverse))
         return (output, output.index_select(0, rows.last(reverse)), *cells)
 
     def _in_groups(self, grouped: Callable[[list[int]], list[int]]) -> Rows:
@@ -90,7 +92,7 @@ class PackedScan:
             x = pad(x, (0, 1))
         if self._freezes_padding and not self._marks:
             weights = [with_frozen_padding(weights[0], self._cell), *weights[1:]]
-        padded = _Spread.apply(x, rows.of(reverse), rows.total, self._freezes_padding)
+        padded = _spread(x, rows.of(reverse), rows.total, self._freezes_padding)
         blocks = padded.split(rows.sizes)
         parts = [state.split(rows.samples) for state in states]
         results = []
@@ -103,6 +105,23 @@ class PackedScan:
         return [
             torch.cat(same) if len(same) > 1 else same[0] for same in zip(*results, strict=True)
         ]
+
+
+def _spread(data: Tensor, rows: Tensor, total: int, freezes: bool) -> Tensor:
+    if not is_transformed():
+        padded: Tensor = _Spread.apply(data, rows, total, freezes)
+        return padded
+    padded = data.new_zeros(total, data.shape[1])
+    if freezes:
+        padded[:, -1] = 1
+    return padded.index_copy(0, rows, data)
+
+
+def _gather(padded: Tensor, rows: Tensor) -> Tensor:
+    gathered: Tensor = (
+        padded.index_select(0, rows) if is_transformed() else _Gather.apply(padded, rows)
+    )
+    return gathered
 
 
 class _Spread(torch.autograd.Function):

@@ -7,6 +7,7 @@ times directions, D directions, N numbers of steps of all samples of a `PackedSe
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout
@@ -14,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning import ops, planner
 from bppsa_lightning._cells import Cell
+from bppsa_lightning._context import is_transformed
 from bppsa_lightning.recurrent import precision
 from bppsa_lightning.recurrent.config import Stack
 from bppsa_lightning.recurrent.packed import PackedScan, Scan, Tensors
@@ -90,7 +92,9 @@ def packed_scan(
     data, batch_sizes, *_ = input
     T, B = len(batch_sizes), int(batch_sizes[0])
     if len(data) != T * B:
-        sequences = Sequences.of_packed(batch_sizes.numpy())
+        # (Transforms of torch.func refuse numpy().)
+        sizes = np.array(batch_sizes.tolist()) if is_transformed() else batch_sizes.numpy()
+        sequences = Sequences.of_packed(sizes)
         return PackedScan(padded_scan, cell, sequences, data.device, marks, grouped)
 
     def dense(x: Tensor, *operands: Any) -> tuple[Tensor, ...]:

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning._context import is_transformed
 from bppsa_lightning.recurrent import sampled, stack, support
+from bppsa_lightning.recurrent.packed import Scan
 
 # Of a `RecurrentChain`, its input and its hx: as the module's forward.
 Call = Callable[[Any, Any, Any], Any]
@@ -29,13 +30,10 @@ def call_of(module: nn.Module) -> Call | None:
 def _transformed(chain: Any, input: Any, hx: Any) -> Any:
     weights, states = chain.weights(), chain._states(hx)
     reason = _unsupported(chain, input, states, weights)
-    if reason is None and isinstance(input, PackedSequence):
-        reason = "a PackedSequence inside a torch.func transform"
     chain.record_call(reason)
     if reason is not None:
         return chain.torch_class.forward(chain.module, input, hx)
-    layers = partial(chain._layers, scan=chain._scan)
-    return stack.run_dense(input, states, weights, chain.module.batch_first, layers)
+    return _run(chain, input, states, weights, chain._scan)
 
 
 def _sampled(chain: Any, input: Any, hx: Any, wants: sampled.Wants) -> Any:
@@ -48,13 +46,16 @@ def _sampled(chain: Any, input: Any, hx: Any, wants: sampled.Wants) -> Any:
             "for each sample"
         )
     chain.record_call(None)
-    T, B = chain._steps_and_batch(input)
-    packed = isinstance(input, PackedSequence)
-    order = input.unsorted_indices if packed else None
+    B = chain._steps_and_batch(input)[1]
+    order = input.unsorted_indices if isinstance(input, PackedSequence) else None
     scan = sampled.SampledScan(chain.config, chain._kernels, wants, weights, B, order)
+    return _run(chain, input, states, weights, scan)
+
+
+def _run(chain: Any, input: Any, states: Any, weights: Any, scan: Scan) -> Any:
     chain._plan, chain.device = None, weights[0].device
-    chain.shape = T, B, chain.config.hidden_size
-    if packed:
+    chain.shape = *chain._steps_and_batch(input), chain.config.hidden_size
+    if isinstance(input, PackedSequence):
         spread = stack.packed_scan(input, chain.config.cell, scan, scan)
         return stack.run_rows(input, states, weights, chain._layers, spread)
     layers = partial(chain._layers, scan=scan)
@@ -66,9 +67,7 @@ def _unsupported(chain: Any, input: Any, states: Any, weights: Any) -> str | Non
     reason = support.unsupported_input(chain.config, chain.module, input)
     if reason is not None:
         return reason
-    data, batch = input, ()
-    if isinstance(input, PackedSequence):
-        data = input.data
-    if data is not input or data.dim() == 3:
-        batch = (chain._steps_and_batch(input)[1],)
+    packed = isinstance(input, PackedSequence)
+    data = input.data if packed else input
+    batch = (chain._steps_and_batch(input)[1],) if packed or data.dim() == 3 else ()
     return support.unsupported_call(chain.config, data, batch, states, weights)

@@ -37,3 +37,13 @@ def test_attach_under_ray_train_on_two_workers():
         [python_of("ray"), "-m", "tests.third_party.ray_training"],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=600,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("run", ["tests.third_party.opacus_training", "unittest"])
+def test_opacus_trains_attached_layers(run):
+    """Gradients of each sample and losses are those of Opacus' layers; and its tests pass."""
+    own = ["tests.third_party.opacus_own"] if run == "unittest" else []
+    subprocess.run(
+        [python_of("opacus"), "-m", run, *own],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=600,
+    )  # fmt: skip
