@@ -34,5 +34,6 @@ CELLS = {
         Cell("gru", "GRU", "GRU", 3, 4),
         Cell("ligru", "Li-GRU", "GRU", 2, 4, in_torch=False),
         Cell("lstm", "LSTM", "LSTM", 4, 5, has_c=True),
+        Cell("peephole", "peephole LSTM", "LSTM", 4, 5, has_c=True, in_torch=False),
     )
 }

@@ -163,6 +163,38 @@ def lstm(
     return torch.stack(output), torch.stack(cells)
 
 
+def peephole(
+    x: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    w_hr: Tensor | None = None,
+    reverse: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`lstm`, whose gates see c, each unit its own: every h (T, B, P) and every c (T, B, H).
+
+    b_hh (4H,) or None is no bias, but what the gates i, f, g take of c_{t-1} and o of c_t.
+    """
+    if reverse:
+        h, c = peephole(x.flip(0), h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)
+        return h.flip(0), c.flip(0)
+    H = c0.shape[1]
+    p_i, p_f, p_g, p_o = x.new_zeros(4, H) if b_hh is None else b_hh.view(4, H)
+    h, c, output, cells = h0, c0, [], []
+    for x_t in x:
+        i, f, g, o = (linear(x_t, w_ih, b_ih) + linear(h, w_hh)).chunk(4, -1)
+        i, f, g = torch.sigmoid(i + p_i * c), torch.sigmoid(f + p_f * c), torch.tanh(g + p_g * c)
+        c = f * c + i * g
+        h = torch.sigmoid(o + p_o * c) * torch.tanh(c)
+        h = h if w_hr is None else linear(h, w_hr)
+        output.append(h)
+        cells.append(c)
+    return torch.stack(output), torch.stack(cells)
+
+
 def indrnn(
     x: Tensor, h0: Tensor, u: Tensor, nonlinearity: str = "relu", reverse: bool = False
 ) -> Tensor:

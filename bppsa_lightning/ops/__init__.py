@@ -10,7 +10,15 @@ from bppsa_lightning.ops.diagonal import diagonal_scan, linear_recurrence
 from bppsa_lightning.ops.indrnn import indrnn
 from bppsa_lightning.ops.log import ScanLog, scan_log
 from bppsa_lightning.ops.norm import batch_norm
-from bppsa_lightning.ops.recurrent import Operands, gru, ligru, lstm, rnn, run_layer
+from bppsa_lightning.ops.recurrent import (
+    Operands,
+    gru,
+    ligru,
+    lstm,
+    peephole_lstm,
+    rnn,
+    run_layer,
+)
 from bppsa_lightning.ops.recurrent_into import (
     kept_c,
     recurrent_backward_into,
@@ -38,6 +46,7 @@ __all__ = [
     "linear_recurrence",
     "kept_c",
     "lstm",
+    "peephole_lstm",
     "recurrent_backward_into",
     "recurrent_into",
     "recurrent_jacobian",

@@ -172,14 +172,14 @@ def _differentiable_backward(
 
 
 def reference_outputs(cell: str, operands: Operands, reverse: bool) -> list[Tensor]:
-    """output, h_n and an LSTM's c_n, step by step."""
+    """output, h_n and, where there is one, c_n, step by step."""
     x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = operands
     B, H = x.shape[1], w_ih.shape[0] // CELLS[cell].gates
     h0 = x.new_zeros(B, w_hh.shape[1]) if h0 is None else h0
     last = 0 if reverse else -1
-    if cell == "lstm":
+    if CELLS[cell].has_c:
         c0 = x.new_zeros(B, H) if c0 is None else c0
-        h, c = reference.lstm(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, reverse)
+        h, c = getattr(reference, cell)(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, reverse)
         return [h, h[last], c[last]]
     if cell in ("gru", "ligru"):
         h = getattr(reference, cell)(x, h0, w_ih, w_hh, b_ih, b_hh, reverse)

@@ -1,4 +1,4 @@
-"""rnn, gru, ligru, lstm: one recurrent layer in one direction, fused forward, backward by scan.
+"""One recurrent layer in one direction, a function for each cell: fused forward, backward by scan.
 
 T steps, B batch, I input, H hidden, P state that is put out (H, or less for an LSTM with a
 projection), G gates.
@@ -163,6 +163,48 @@ def lstm(
     """
     operands = Operands(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)
     return _checked_layer("lstm", operands, reverse, algorithm, group)
+
+
+def peephole_lstm(
+    x: Tensor,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    w_c: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    w_hr: Tensor | None = None,
+    algorithm: str = "auto",
+    reverse: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A layer of long short-term memory with peepholes: as `lstm`, but that gates see c.
+
+    To the sums of the gates i and f, w_c adds c_{t-1}, and to that of o c_t, each unit its own.
+
+    Args:
+        x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, algorithm, reverse: as for `lstm`.
+        w_c: (3H,), the peepholes of the gates i, f, o.
+
+    Returns:
+        output (T, B, P), h_n (B, P) and c_n (B, H), as `lstm`.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as for `lstm`.
+
+    Source: Gers and Schmidhuber, "Recurrent nets that time and count", IJCNN 2000; with w_hr, Sak
+    et al., arXiv:1402.1128.
+    """
+    operands = Operands(x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)
+    _check(CELLS["lstm"], operands, 1)
+    check_tensor("w_c", w_c)
+    check_shape("w_c", w_c, (w_hh.shape[0] // 4 * 3,))
+    check_like("w_c", w_c, "x", x)
+    i, f, o = w_c.chunk(3)
+    bias = b_ih if b_hh is None else b_hh if b_ih is None else b_ih + b_hh
+    # In the place of b_hh, for all four gates.
+    operands = operands._replace(b_ih=bias, b_hh=torch.cat([i, f, torch.zeros_like(i), o]))
+    return _checked_layer("peephole", operands, reverse, algorithm, None)
 
 
 def _checked_layer(

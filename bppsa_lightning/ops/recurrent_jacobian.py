@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from bppsa_lightning._cells import CELLS
 from bppsa_lightning.ops._autograd import bit_mask, only
 from bppsa_lightning.ops._recurrent_autograd import Operands, _run_backward
 
@@ -46,5 +47,5 @@ def _(
     reverse: bool,
 ) -> Tensor:  # fmt: skip
     (B, P), H = output.shape[1:], w_ih.shape[0]
-    H = H // 4 if cell == "lstm" else 0
+    H = H // 4 if CELLS[cell].has_c else 0
     return x.new_empty(B, P + H, P + H)

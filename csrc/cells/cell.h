@@ -1,7 +1,8 @@
 // A cell is a formula: what one hidden unit does in one step, forwards and backwards, once the
 // weights have been multiplied. It is the same for the CPU and for CUDA: V is a vector of units or
 // the number of one; Math is what V has beside arithmetic (tanh, sigmoid, select, reciprocal;
-// simd/activations.h, cuda/device/math.cuh). Formulas include nothing but this file.
+// simd/activations.h, cuda/device/math.cuh). Formulas include nothing but this file, or another
+// formula.
 //
 // A cell offers
 //
@@ -27,10 +28,15 @@
 //   tanh_c<Math>(slot, h), unprojected(slot, tanh_c)
 //                        with two states: tanh(c_t) of what was kept and shown, and h_t from it
 //
+//   kPeepholes           if there, with two states: gates see c, each unit its own, and b_hh is no
+//   bias
+//                        but the vectors p by which they do. `step` and `factors` are given those
+//                        of all gates as a last argument
+//
 // A cell that keeps anything has four slots, which fill a vector of any width, and four rows of d.
 // With fewer gates a spare slot takes nothing, or some gate's sum that is not read, and a row of d
-// is there twice. What `step` leaves in the slots does not depend on the state before it: a
-// backward that computes the slots again need not have that.
+// is there twice. What `step` leaves in the slots does not depend on the state before it, or, with
+// peepholes, on c alone: a backward that computes the slots again need not have more.
 #pragma once
 
 // Where formulas land: in the namespace of an instruction set (simd/isa.h), or in that of CUDA.
@@ -45,6 +51,9 @@
 #endif
 
 namespace bppsa::BPPSA_BACKEND {
+
+template <class Cell>
+constexpr bool kSeesC = requires { Cell::kPeepholes; };
 
 enum class Activation { none, sigmoid, tanh };
 

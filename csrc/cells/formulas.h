@@ -4,4 +4,5 @@
 #include "gru.h"
 #include "ligru.h"
 #include "lstm.h"
+#include "peephole.h"
 #include "rnn.h"

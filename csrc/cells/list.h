@@ -15,7 +15,8 @@
   CELL(rnn_relu, RnnRelu, rnn, 1, 1, 0) \
   CELL(gru, Gru, gru, 3, 1, 4)          \
   CELL(ligru, LiGru, ligru, 2, 1, 4)    \
-  CELL(lstm, Lstm, lstm, 4, 2, 5)
+  CELL(lstm, Lstm, lstm, 4, 2, 5)       \
+  CELL(peephole, Peephole, peephole, 4, 2, 5)
 
 namespace bppsa {
 

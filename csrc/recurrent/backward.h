@@ -91,6 +91,11 @@ struct LayerBackward {
       }
       step.h = t > 1 || layer.h0 ? layer.h(t - 1, slab.b) : ConstRows<T>{nothing.data, 0};
       step.before = {nothing.data, 0};  // the state after the step is not wanted
+      if constexpr (kSeesC<Cell>) {
+        for (int64_t r = 0; r < slab.n; ++r)
+          copy_padded(layer.H, layer.c(t - 1, slab.b).at(r, 0), step.c_next[r]);
+        step.before = {step.c_next.data, padded};
+      }
       step.gates = Rows<T>{to.kept.data, self.kept_row}.from((t - 1 - slab.lo) * slab.n);
       forward_step<Cell>(*self.forward_weights, step);
       // The backward reads c_t where a projection hides tanh(c_t).

@@ -55,7 +55,9 @@ class ParameterGradients {
         add_transposed_product<T>(steps - skip, n, P, N_, from(layer_.output, slab.lo + skip - 1),
                                   d(recurrent, skip), to.h);
     }
-    if (request_.grad_b_ih || (request_.grad_b_hh && !Cell::kFirstRecurrentRow))
+    if constexpr (kSeesC<Cell>)
+      if (request_.grad_b_hh) add_peepholes(slab, to.bias_h);
+    if (request_.grad_b_ih || (request_.grad_b_hh && !kOwnRecurrentBias))
       add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, d(0), to.bias_x);
     if (request_.grad_b_hh && Cell::kFirstRecurrentRow)
       add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, d(recurrent), to.bias_h);
@@ -99,7 +101,7 @@ class ParameterGradients {
     scatter(of_all.x, layer_.I, request_.grad_w_ih, kPermuted);
     scatter(of_all.h, layer_.P, request_.grad_w_hh, false);
     scatter(of_all.bias_x, 1, request_.grad_b_ih, kPermuted);
-    scatter(Cell::kFirstRecurrentRow ? of_all.bias_h : of_all.bias_x, 1, request_.grad_b_hh, false);
+    scatter(kOwnRecurrentBias ? of_all.bias_h : of_all.bias_x, 1, request_.grad_b_hh, false);
     if (request_.grad_w_hr)
       for (int64_t p = 0; p < layer_.P; ++p)
         std::memcpy(static_cast<T*>(request_.grad_w_hr) + p * H,
@@ -107,6 +109,8 @@ class ParameterGradients {
   }
 
  private:
+  // Whether the gradient of b_hh is not that of b_ih.
+  static constexpr bool kOwnRecurrentBias = Cell::kFirstRecurrentRow || kSeesC<Cell>;
   static constexpr bool kPermuted = Cell::input_gate(0) != 0;
   static constexpr int64_t kNarrow = 4;
   bool narrow() const { return layer_.I < kNarrow; }
@@ -122,6 +126,22 @@ class ParameterGradients {
     T* const hr = h + size_h_;
     T* const bias = hr + size_hr_;
     return {x, h, hr, bias, bias + N_};
+  }
+
+  // Of peepholes: each gate's gradient times what it has seen of c, the last one's that after the
+  // step.
+  void add_peepholes(const SlabGradients<T>& slab, T* sums) const {
+    const int64_t H = layer_.H, padded = layer_.padded;
+    for (int64_t t = slab.lo + 1; t <= slab.hi; ++t)
+      for (int64_t r = 0; r < slab.n; ++r) {
+        const T* d = slab.d.at(t - 1 - slab.lo, 0)[r];
+        const T *before = layer_.c(t - 1, slab.b).at(r, 0), *after = layer_.c(t, slab.b)[r];
+        for (int gate = 0; gate < Cell::kGates; ++gate) {
+          const T* c = gate == Cell::kGates - 1 ? after : before;
+          for (int64_t k = 0; c && k < H; ++k)
+            sums[gate * padded + k] += d[gate * padded + k] * c[k];
+        }
+      }
   }
 
   // To the sums of the first. A share of the numbers, of all workers, is one thread's.

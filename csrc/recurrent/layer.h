@@ -25,6 +25,7 @@ struct ForwardWeights {
   const T* x;     // I rows of all slots, in panels
   const T* h;     // P rows of all slots, in panels
   const T* bias;  // all slots
+  const T* p;     // of a cell with peepholes, all gates; or null for zeros
 };
 
 // One step of the forward for n samples.

@@ -51,10 +51,11 @@ class PackedWeights {
           [&](int64_t p) { return p < layer.P ? layer.w_hr + p * layer.H : nullptr; },
           projection.panels());
     const Columns b_ih(layer, Cell::FromX::slots, 1, layer.b_ih);
-    const Columns b_hh(layer, Cell::FromH::slots, 1, layer.b_hh);
+    const T* const no_bias = nullptr;
+    const Columns b_hh(layer, Cell::FromH::slots, 1, kSeesC<Cell> ? no_bias : layer.b_hh);
     for (int64_t c = 0; c < width_; ++c)
       bias[c] = (b_ih(c) ? *b_ih(c) : T(0)) + (b_hh(c) ? *b_hh(c) : T(0));
-    weights_ = {layer.I, layer.P, layer.H, layer.padded, x, h, bias};
+    weights_ = {layer.I, layer.P, layer.H, layer.padded, x, h, bias, layer.b_hh};
   }
 
   const ForwardWeights<T>& operator*() const { return weights_; }

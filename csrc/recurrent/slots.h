@@ -133,6 +133,14 @@ BPPSA_INLINE Vec<T, kWidth> activate_side_by_side(Vec<T, kWidth> z) {
   return z;
 }
 
+// What the gates of units k and on take of c: the same of all rows.
+template <class Cell, class L, typename T = typename Cell::T>
+BPPSA_INLINE void load_peepholes(const T* all, int64_t H, int64_t k,
+                                 Vec<T, L::kAll> (&p)[Cell::kGates]) {
+  for (int gate = 0; gate < Cell::kGates; ++gate)
+    p[gate] = L::load_first(all ? all + gate * H + k : nullptr, 0, H - k);
+}
+
 // From pre-activations to the state: W units at k, of L::R samples from `row` on.
 template <class Cell, class L, typename T = typename Cell::T>
 BPPSA_INLINE void finish_block(const ForwardWeights<T>& w, const ForwardStep<T>& s, int64_t row,
@@ -158,7 +166,14 @@ BPPSA_INLINE void finish_block(const ForwardWeights<T>& w, const ForwardStep<T>&
   using V = Vec<T, L::kAll>;
   UnitState<V> before{};
   (Cell::kStates == 2 ? before.c : before.h) = L::load(s.before[row] + k, s.before.ld);
-  const UnitState<V> after = Cell::template step<VectorMath<T, L::kAll>>(slot, before);
+  UnitState<V> after;
+  if constexpr (kSeesC<Cell>) {
+    V p[Cell::kGates];
+    load_peepholes<Cell, L>(w.p, w.H, k, p);
+    after = Cell::template step<VectorMath<T, L::kAll>>(slot, before, p);
+  } else {
+    after = Cell::template step<VectorMath<T, L::kAll>>(slot, before);
+  }
   if constexpr (Cell::kStates == 2) L::store(s.c_next[row] + k, s.c_next.ld, after.c);
   L::store(s.out[row] + k, s.out.ld, after.h);
   if constexpr (Cell::kStates == 2)

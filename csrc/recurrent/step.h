@@ -95,8 +95,15 @@ BPPSA_INLINE void backward_step(const Layer<T>& layer, const BackwardWeights<T>&
         V g[Cell::kStates], row_of_d[Cell::kRows], past[Cell::kStates];
         g[0] = L::load(g_h[row] + k, g_h.ld);
         if constexpr (kHasC) g[1] = L::load(s.g[row] + padded_P + k, s.g.ld);
-        const auto factors = Cell::template factors<Math>(seen.slot, seen.output, seen.before);
-        Cell::template pull<Math>(factors, g, row_of_d, past);
+        if constexpr (kSeesC<Cell>) {
+          V p[Cell::kGates];
+          load_peepholes<Cell, L>(layer.b_hh, layer.H, k, p);
+          const auto factors = Cell::template factors<Math>(seen.slot, seen.output, seen.before, p);
+          Cell::template pull<Math>(factors, g, row_of_d, past);
+        } else {
+          const auto factors = Cell::template factors<Math>(seen.slot, seen.output, seen.before);
+          Cell::template pull<Math>(factors, g, row_of_d, past);
+        }
         T* d = s.d[row] + k;
         for (int i = 0; i < Cell::kRows; ++i) L::store(d + i * padded, s.d.ld, row_of_d[i]);
         if constexpr (kHasC) {

@@ -13,7 +13,7 @@ import torch
 from support import emulated_recurrent
 from support.emulated_recurrent import CELLS, Case, ForwardRequest
 from support.emulation import STORAGE, Device, compiled, needs_gxx
-from support.recurrent_layers import GATES, module
+from support.recurrent_layers import GATES, TWO_STATES, module
 
 pytestmark = needs_gxx
 
@@ -42,7 +42,7 @@ def case(
         gradients["output"] = some(T, B, P)
     if incoming == "expanded":
         gradients["output"] = some(1, 1, P).expand(T, B, P)
-    if cell == "lstm":
+    if cell in TWO_STATES:
         gradients["c_n"] = some(B, H)
         if initial:
             tensors["c0"] = some(B, H)
@@ -61,13 +61,13 @@ def oracle(case):
     weights = {names[k]: v for k, v in t.items() if k in names}
     h0 = t.get("h0", torch.zeros(B, P, dtype=torch.float64))
     state = h0[None]
-    if case.cell == "lstm":
+    if case.cell in TWO_STATES:
         state = (state, t.get("c0", torch.zeros(B, H, dtype=torch.float64))[None])
     x = t["x"].flip(0) if case.reverse else t["x"]
     output, last = torch.func.functional_call(layer, weights, (x, state))
     output = output.flip(0) if case.reverse else output
-    found = {"output": output, "h_n": last[0][0] if case.cell == "lstm" else last[0]}
-    if case.cell == "lstm":
+    found = {"output": output, "h_n": last[0][0] if case.cell in TWO_STATES else last[0]}
+    if case.cell in TWO_STATES:
         found["c_n"] = last[1][0]
     loss = sum((found[name] * grad).sum() for name, grad in case.incoming.items())
     gradients = torch.autograd.grad(loss, list(t.values()))
@@ -228,7 +228,11 @@ def test_launches(emulate, cell):
     def launches(T, **how):
         return emulate(case(cell, T, 1, 1, 3), **how).launches
 
-    after = ["gemm", "sum partials", "gemm"]
+    after = ["peephole parts", "add parts"] * (cell == "peephole") + [
+        "gemm",
+        "sum partials",
+        "gemm",
+    ]
     assert launches(12) == ["forward", "replay", *after]
     two = launches(12, algorithm="chunked", chunk=6)
     assert two == ["forward", "compose", "replay", *after]

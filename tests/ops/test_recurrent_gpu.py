@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 from support.cases import needs_gpu, relative_error
-from support.recurrent_layers import GATES, NAMES, module
+from support.recurrent_layers import GATES, NAMES, TWO_STATES, module
 
 import bppsa_lightning  # noqa: F401  (loads the operators)
 
@@ -34,7 +34,7 @@ def layer(cell, T, B, I, H, initial=True, bias=True):
         operands |= {"b_ih": uniform(rows), "b_hh": uniform(rows)}
     if initial:
         operands["h0"] = uniform(B, H)
-        if cell == "lstm":
+        if cell in TWO_STATES:
             operands["c0"] = uniform(B, H)
     return operands
 
@@ -42,7 +42,7 @@ def layer(cell, T, B, I, H, initial=True, bias=True):
 def incoming(cell, T, B, H, every_step=True):
     rng = torch.Generator().manual_seed(5)
     names = {"h_n": (B, H)} | ({"output": (T, B, H)} if every_step else {})
-    names |= {"c_n": (B, H)} if cell == "lstm" else {}
+    names |= {"c_n": (B, H)} if cell in TWO_STATES else {}
     return {n: torch.randn(s, generator=rng, dtype=torch.float64) for n, s in names.items()}
 
 
@@ -55,14 +55,14 @@ def stock(cell, operands, gradients, reverse=False):
     long["b_hh"] = "bias_hh_l0"
     zero = torch.zeros(B, H, dtype=torch.float64)
     state = t.get("h0", zero)[None]
-    if cell == "lstm":
+    if cell in TWO_STATES:
         state = (state, t.get("c0", zero)[None])
     x = t["x"].flip(0) if reverse else t["x"]
     weights = {long[n]: v for n, v in t.items() if n in long}
     output, last = torch.func.functional_call(own, weights, (x, state))
     found = {"output": output.flip(0) if reverse else output}
-    found["h_n"] = last[0][0] if cell == "lstm" else last[0]
-    if cell == "lstm":
+    found["h_n"] = last[0][0] if cell in TWO_STATES else last[0]
+    if cell in TWO_STATES:
         found["c_n"] = last[1][0]
     loss = sum((found[n] * g).sum() for n, g in gradients.items())
     return found | dict(zip([f"grad_{n}" for n in t], torch.autograd.grad(loss, list(t.values()))))
@@ -96,7 +96,7 @@ def ours(
         *(cell, g.get("output"), g.get("h_n"), g.get("c_n"), output, kept, *common),
         *(reverse, algorithm, chunk, levels, wanted),
     )
-    found = {"output": output, "h_n": h_n} | ({"c_n": c_n} if cell == "lstm" else {})
+    found = {"output": output, "h_n": h_n} | ({"c_n": c_n} if cell in TWO_STATES else {})
     return found | {f"grad_{n}": v for n, v in zip(NAMES, grads) if n in operands}
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.recurrent_layers import TWO_STATES
 
 from bppsa_lightning import ops, planner
 from bppsa_lightning._cells import CELLS
@@ -13,7 +14,7 @@ def layer(cell, projection=None):
     torch.manual_seed(0)
     gates, P = CELLS[cell].gates, projection or H
     tensors = [
-        torch.randn(T, B, I), torch.randn(B, P), torch.randn(B, H) if cell == "lstm" else None,
+        torch.randn(T, B, I), torch.randn(B, P), torch.randn(B, H) if cell in TWO_STATES else None,
         *(0.4 * torch.randn(gates * H, n) for n in (I, P)), torch.randn(gates * H),
         torch.randn(gates * H), torch.randn(P, H) if projection else None,
     ]  # fmt: skip
@@ -37,7 +38,7 @@ def test_strides_of_inputs_and_results_do_not_matter(cell, projection, saved):
     leaves = [None if t is None else t.requires_grad_() for t in operands]
     output, h_n, c_n = ops.run_layer(cell, ops.Operands(*leaves), False, "linear")
     u, v = torch.randn_like(output), torch.randn_like(h_n)
-    has_c = cell == "lstm"
+    has_c = cell in TWO_STATES
     w = torch.randn_like(c_n) if has_c else None
     loss = (output * u).sum() + (h_n * v).sum() + ((c_n * w).sum() if has_c else 0)
     expected = torch.autograd.grad(loss, [t for t in leaves if t is not None])

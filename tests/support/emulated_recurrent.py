@@ -21,7 +21,7 @@ from support.emulation import (
     storage_of,
     strides_of,
 )
-from support.recurrent_layers import GATES
+from support.recurrent_layers import GATES, TWO_STATES
 
 CELLS = list(GATES)
 
@@ -71,7 +71,7 @@ def layer_fields(case, t, library, keep):
         "output_stride": ((-1 if back else 1) * B * P, P),
     }  # fmt: skip
     width = library.emulate_kept_width(ctypes.byref(ForwardRequest(**given)), keep)
-    two = case.cell == "lstm"
+    two = case.cell in TWO_STATES
     sizes = {"output": (T, B, P), "h_n": (B, P), "c_n": (B, H) if two else (0,)}
     return given, sizes | {"kept": (T, B, width)}
 

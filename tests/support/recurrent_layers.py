@@ -3,6 +3,7 @@
 T steps, B batch, I input, H hidden, P state that is put out (H, or less with a projection).
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 import bppsa_lightning as bl
 from bppsa_lightning import _cells, reference
+from bppsa_lightning.ops.recurrent import _checked_layer
 
 
 class Cell(NamedTuple):
@@ -29,6 +31,7 @@ class Cell(NamedTuple):
 
 GATES = {name: cell.gates for name, cell in _cells.CELLS.items()}  # in the order of cells/list.h
 IN_TORCH = [name for name, cell in _cells.CELLS.items() if cell.in_torch]
+TWO_STATES = [name for name, cell in _cells.CELLS.items() if cell.has_c]
 CELLS = {cell.label: Cell(name, cell.gates) for name, cell in _cells.CELLS.items()}
 CELLS["LSTM projected"] = Cell("lstm", 4, projected=True)
 ALGORITHMS = ["linear", "chunked", "blelloch"]
@@ -56,7 +59,7 @@ def draw(cell, size, dtype=torch.float64, gain=1.0, bias=True, state=True, seed=
         "w_ih": some(rows, I),
         "w_hh": some(rows, P, scale=gain / P**0.5),
         "b_ih": some(rows),
-        "b_hh": some(rows),
+        "b_hh": some(rows, scale=gain if cell.name == "peephole" else 1.0),  # recurrent there
         "w_hr": some(P, H, scale=H**-0.5),
     }
     absent = {"c0"} if not cell.has_c else set()
@@ -80,9 +83,14 @@ def cotangents(cell, tensors, names=("output", "h_n", "c_n"), seed=1):
     }
 
 
+def _without_a_name(cell, *, algorithm, reverse, **operands):
+    """A cell whose public operator has other operands."""
+    return _checked_layer(cell, bl.ops.Operands(**operands), reverse, algorithm, None)
+
+
 def ours(cell, tensors, algorithm="auto", reverse=False):
     """The public operator's results by name."""
-    operator = getattr(bl.ops, cell.name.split("_")[0])
+    operator = getattr(bl.ops, cell.name.split("_")[0], None) or partial(_without_a_name, cell.name)
     given = {name: None for name in NAMES[1 : 3 if cell.has_c else 2]} | tensors
     found = operator(**given, **cell.nonlinearity, algorithm=algorithm, reverse=reverse)
     return dict(zip(("output", "h_n", "c_n"), found))
@@ -150,10 +158,11 @@ def widened(tensors):
 class ByReference(nn.Module):
     """A layer of a cell that PyTorch lacks, as its own would be: by the reference."""
 
-    def __init__(self, cell, I, H, bias=True, dtype=None):
+    def __init__(self, cell, I, H, bias=True, proj_size=None, dtype=None):
         super().__init__()
         self.cell, rows = cell, GATES[cell] * H
-        shapes = {"weight_ih_l0": (rows, I), "weight_hh_l0": (rows, H)}
+        shapes = {"weight_ih_l0": (rows, I), "weight_hh_l0": (rows, proj_size or H)}
+        shapes |= {"weight_hr_l0": (proj_size, H)} if proj_size else {}
         for name, shape in (shapes | {"bias_ih_l0": (rows,), "bias_hh_l0": (rows,)}).items():
             given = bias or name in shapes
             weight = nn.Parameter((torch.rand(shape, dtype=dtype) * 2 - 1) / H**0.5)
@@ -161,8 +170,13 @@ class ByReference(nn.Module):
 
     def forward(self, x, hx):
         weights = self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0
-        output = getattr(reference, self.cell)(x, hx[0], *weights)
-        return output, output[-1:]
+        layer = getattr(reference, self.cell)
+        if not _cells.CELLS[self.cell].has_c:
+            output = layer(x, hx[0], *weights)
+            return output, output[-1:]
+        weights = *weights, getattr(self, "weight_hr_l0", None)
+        output, c = layer(x, hx[0][0], hx[1][0], *weights)
+        return output, (output[-1:], c[-1:])
 
 
 def module(cell, I, H, **more):

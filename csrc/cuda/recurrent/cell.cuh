@@ -28,13 +28,24 @@ struct SlotsAndCRead {
   Real c, before;
 };
 
+// And what its gates take of c.
+template <typename Real>
+struct PeepholesRead {
+  Quad<Real> kept;
+  Real c, before;
+  Quad<Real> p;
+};
+
 template <class Formula_, typename Real>
 struct Cell : Formula_ {
   using Formula = Formula_;
   using scalar_t = Real;
   static constexpr bool kKeeps = Formula::kKept > 0, kHasC = Formula::kStates == 2;
-  using Raw = std::conditional_t<kHasC, SlotsAndCRead<Real>,
-                                 std::conditional_t<kKeeps, SlotsRead<Real>, OutputRead<Real>>>;
+  static constexpr bool kPeeps = kSeesC<Formula>;
+  using Raw = std::conditional_t<
+      kPeeps, PeepholesRead<Real>,
+      std::conditional_t<kHasC, SlotsAndCRead<Real>,
+                         std::conditional_t<kKeeps, SlotsRead<Real>, OutputRead<Real>>>>;
   static_assert(!kKeeps || Formula::kSlots == 4, "a place of the tape has four numbers");
 
   /// The gate whose weights a slot takes from x and from h; -1: none.
@@ -56,7 +67,8 @@ struct Cell : Formula_ {
   /// recurrent part, with the input's part where that is added to them, and the input's part.
   BPPSA_DEVICE static UnitState<Real> step(const Real (&sum)[Formula::kGates],
                                            const Real (&input)[Formula::kGates],
-                                           const UnitState<Real>& before, Quad<Real>& kept) {
+                                           const UnitState<Real>& before, Quad<Real>& kept,
+                                           const Real* p = nullptr) {
     Real slot[Formula::kSlots];
 #pragma unroll
     for (int s = 0; s < Formula::kSlots; ++s) {
@@ -67,18 +79,25 @@ struct Cell : Formula_ {
         slot[s] = input[input_part(s)];
       }
     }
-    return finish(slot, before, kept);
+    return finish(slot, before, kept, p);
   }
-  /// The same from the sum of each slot.
+  /// The same from the sum of each slot. p: of a cell with peepholes, the unit's of all gates.
   BPPSA_DEVICE static UnitState<Real> finish(Real (&slot)[Formula::kSlots],
-                                             const UnitState<Real>& before, Quad<Real>& kept) {
+                                             const UnitState<Real>& before, Quad<Real>& kept,
+                                             [[maybe_unused]] const Real* p = nullptr) {
     constexpr auto activation = Formula::kActivation;
 #pragma unroll
     for (int s = 0; s < Formula::kSlots; ++s) {
       if (activation.of[s] == Activation::sigmoid) slot[s] = sigmoid(slot[s]);
       if (activation.of[s] == Activation::tanh) slot[s] = tanh_of(slot[s]);
     }
-    const UnitState<Real> after = Formula::template step<ScalarMath<Real>>(slot, before);
+    UnitState<Real> after;
+    if constexpr (kPeeps) {
+      const Real own[4] = {p[0], p[1], p[2], p[3]};
+      after = Formula::template step<ScalarMath<Real>>(slot, before, own);
+    } else {
+      after = Formula::template step<ScalarMath<Real>>(slot, before);
+    }
     if constexpr (kKeeps) {
 #pragma unroll
       for (int s = 0; s < Formula::kSlots; ++s) kept.e[s] = slot[s];
@@ -94,8 +113,10 @@ struct Cell : Formula_ {
     } else if constexpr (!kHasC) {
       return {tape.gates[unit], Tape<Real>::previous(tape.output, tape.h0, start, unit, before)};
     } else {
-      return {tape.gates[unit], tape.c[unit],
+      Raw raw{tape.gates[unit], tape.c[unit],
               Tape<Real>::previous(tape.c, tape.c0, start, unit, before)};
+      if constexpr (kPeeps) raw.p = peepholes(tape.p, tape.H, unit);
+      return raw;
     }
   }
   /// The same of kVec units side by side, in pieces of 16 bytes; not at the first step.
@@ -113,8 +134,19 @@ struct Cell : Formula_ {
     } else {
       const Pack<Real> c = pack(tape.c + unit), old = pack(tape.c + before);
 #pragma unroll
-      for (int e = 0; e < kVec<Real>; ++e) raw[e] = {tape.gates[unit + e], c.e[e], old.e[e]};
+      for (int e = 0; e < kVec<Real>; ++e) {
+        raw[e] = {tape.gates[unit + e], c.e[e], old.e[e]};
+        if constexpr (kPeeps) raw[e].p = peepholes(tape.p, tape.H, unit + e);
+      }
     }
+  }
+
+  /// What all gates of `unit` take of c: `all` (G, H), null for zeros.
+  BPPSA_DEVICE static Quad<Real> peepholes(const Real* all, int H, int unit) {
+    Quad<Real> p;
+#pragma unroll
+    for (int gate = 0; gate < 4; ++gate) p.e[gate] = all ? all[gate * H + unit] : Real(0);
+    return p;
   }
 
   /// All of the backward that can be computed without the gradient.
@@ -123,6 +155,8 @@ struct Cell : Formula_ {
     if constexpr (!kKeeps) {
       const Real none[Formula::kSlots] = {};
       return Formula::template factors<Math>(none, raw.output, Real(0));
+    } else if constexpr (kPeeps) {
+      return Formula::template factors<Math>(raw.kept.e, tanh_of(raw.c), raw.before, raw.p.e);
     } else if constexpr (!kHasC) {
       return Formula::template factors<Math>(raw.kept.e, Real(0), raw.before);
     } else {

@@ -24,7 +24,7 @@ struct InputSide {
     Real e[kNumbers];
   };
 
-  Real weight[G], bias[G], recurrent_bias[G];
+  Real weight[G], bias[G], recurrent_bias[G];  // the last one the peepholes, of a cell with them
 
   BPPSA_DEVICE void load(const ForwardView<Real>& view, int unit) {
 #pragma unroll
@@ -33,7 +33,7 @@ struct InputSide {
       weight[g] = kScalarInput ? view.w_ih[row] : Real(1);
       bias[g] = view.b_ih ? view.b_ih[row] : Real(0);
       recurrent_bias[g] = view.b_hh ? view.b_hh[row] : Real(0);
-      if (Cell::input_adds_to_sum(g)) bias[g] += recurrent_bias[g];
+      if (Cell::input_adds_to_sum(g) && !Cell::kPeeps) bias[g] += recurrent_bias[g];
     }
   }
   BPPSA_DEVICE static Raw fetch(const Real* at, int H, int unit) {
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
           side[p].start(raw[p], sum, own_input);
           weights.each(now, unit[p], sum);
           Quad<Real> kept;
-          state[p] = Cell::step(sum, own_input, state[p], kept);
+          state[p] = Cell::step(sum, own_input, state[p], kept, side[p].recurrent_bias);
           if (exists[p]) share_unit<Shape>(next + unit[p], state[p].h);
           if (exists[p] && writes_unit<Shape>()) {
             output[unit[p]] = state[p].h;

@@ -7,6 +7,7 @@
 // For GRU D has four rows a unit, n, r, z, q, of which w_ih and b_ih own the first three and w_hh
 // and b_hh the last three; of the product's four blocks two halves are not needed.
 
+#include "../device/threads.cuh"
 #include "cell.cuh"
 #include "operands.cuh"
 
@@ -80,6 +81,29 @@ void parameter_gradients(const BackwardView<typename Cell::scalar_t>& view,
              splits);
   launch("sum partials", sum_partials_kernel<Cell>, ceil_div<int64_t>(M * N, 32), kSumThreads,
          kSumThreads * sizeof(Real), partials, splits, view.H, I, to);
+}
+
+constexpr int kRowsOfPart = 64;
+
+/// A part for each kRowsOfPart rows (step, sample): of peepholes, the sums of each gate's gradient
+/// times what it has seen of c, the last one's that after the step. `parts`: (…, kGates, H).
+template <class Cell>
+__global__ void __launch_bounds__(kThreadsOfBlock)
+    peephole_parts_kernel(BackwardView<typename Cell::scalar_t> view, int64_t count,
+                          typename Cell::scalar_t* parts) {
+  using Real = typename Cell::scalar_t;
+  const int64_t rows = view.T * view.B, width = int64_t{Cell::kGates} * view.H;
+  for_each_thread(count * width, [&](int64_t e) {
+    const int64_t first = e / width * kRowsOfPart, gate = e % width / view.H, unit = e % view.H;
+    const int64_t end = smaller<int64_t>(first + kRowsOfPart, rows);
+    Real sum = 0;
+    for (int64_t row = first; row < end; ++row) {
+      const int64_t place = row * view.H + unit;
+      const Real c = gate == Cell::kGates - 1 ? view.tape.c[place] : view.c_before(place);
+      sum += view.rows[(row * Cell::kRows + gate) * view.H + unit] * c;
+    }
+    parts[e] = sum;
+  });
 }
 
 template <class Cell>

@@ -2,6 +2,8 @@
 // A layer's forward and backward without a projection: which input side, and what comes before and
 // after the scan.
 
+#include <utility>
+
 #include "forward.cuh"
 #include "gradients.cuh"
 #include "recompute.cuh"
@@ -82,9 +84,18 @@ void plain_backward(const RecurrentBackwardRequest& request, const Plan& plan, R
     }
   }
   if (view.B > 0) scan_recurrent<Cell>(view, plan, launch);
-  const ParameterGradients<Real> parameters{
-      out<Real>(request.grad_w_ih), out<Real>(request.grad_w_hh), out<Real>(request.grad_b_ih),
-      out<Real>(request.grad_b_hh)};
+  ParameterGradients<Real> parameters{out<Real>(request.grad_w_ih), out<Real>(request.grad_w_hh),
+                                      out<Real>(request.grad_b_ih), out<Real>(request.grad_b_hh)};
+  if constexpr (Cell::kPeeps) {
+    if (Real* const to = std::exchange(parameters.b_hh, nullptr)) {
+      const int64_t parts = ceil_div<int64_t>(view.T * view.B, kRowsOfPart);
+      const int64_t count = int64_t{Cell::kGates} * view.H;
+      Real* const sums = launch.template allocate<Real>(parts * count);
+      launch_threads(launch, "peephole parts", peephole_parts_kernel<Cell>, parts * count, view,
+                     parts, sums);
+      add_parts<Real>(sums, parts, count, nullptr, to, launch);
+    }
+  }
   if (parameters) parameter_gradients<Cell>(view, x, I, parameters, launch);
   if (request.grad_x && view.B > 0) {
     Real* const to = first_in_time(out<Real>(request.grad_x), request.grad_x_stride[0], request);

@@ -30,7 +30,8 @@ struct KeptWeights {  // what each of the four numbers of a unit is summed with
 template <class Cell>
 __global__ void __launch_bounds__(kThreadsOfBlock)
     gates_kernel(Quad<typename Cell::scalar_t>* gates, int64_t places, int H,
-                 const typename Cell::scalar_t* b_ih, const typename Cell::scalar_t* b_hh) {
+                 const typename Cell::scalar_t* b_ih, const typename Cell::scalar_t* b_hh,
+                 BackwardView<typename Cell::scalar_t> view) {
   using Real = typename Cell::scalar_t;
   for_each_thread(places, [&](int64_t e) {
     const int unit = static_cast<int>(e % H);
@@ -41,9 +42,12 @@ __global__ void __launch_bounds__(kThreadsOfBlock)
       const int from_state = Cell::recurrent_part(s), from_input = Cell::input_part(s);
       slot[s] = kept.e[s];
       if (b_ih && from_input >= 0) slot[s] += b_ih[from_input * H + unit];
-      if (b_hh && from_state >= 0) slot[s] += b_hh[from_state * H + unit];
+      if (b_hh && from_state >= 0 && !Cell::kPeeps) slot[s] += b_hh[from_state * H + unit];
     }
-    Cell::finish(slot, {Real(0), Real(0)}, kept);
+    UnitState<Real> before{Real(0), Real(0)};
+    if constexpr (Cell::kPeeps) before.c = view.c_before(e);
+    const Quad<Real> p = Cell::kPeeps ? Cell::peepholes(b_hh, H, unit) : Quad<Real>{};
+    Cell::finish(slot, before, kept, p.e);
     gates[e] = kept;
   });
 }
@@ -60,7 +64,7 @@ void recompute_gates(const RecurrentRequest& request,
        AlongRows<KeptWeights<Cell>>{{in<Real>(request.w_ih), view.w_hh, view.H, I}}, steps,
        int64_t{4} * view.H, view.H + I, reinterpret_cast<Real*>(gates), launch);
   launch_threads(launch, "gates", gates_kernel<Cell>, steps * view.H, gates, steps * view.H, view.H,
-                 in<Real>(request.b_ih), in<Real>(request.b_hh));
+                 in<Real>(request.b_ih), in<Real>(request.b_hh), view);
 }
 
 }  // namespace bppsa::cuda

@@ -89,7 +89,12 @@ BackwardView<Real> backward_view(const RecurrentBackwardRequest& request, Real* 
   view.all = request.B;
   view.reverse = runs_backwards(request);
   view.tape = {first_in_time(in<Real>(request.output), request.output_stride[0], request),
-               kept.gates, kept.c, in<Real>(request.h0), in<Real>(request.c0)};
+               kept.gates,
+               kept.c,
+               in<Real>(request.h0),
+               in<Real>(request.c0),
+               Cell::kPeeps ? in<Real>(request.b_hh) : nullptr,
+               view.H};
   view.w_hh = in<Real>(request.w_hh);
   view.grad_output = first_in_time(in<Real>(request.grad), step, request);
   view.grad_step = view.reverse ? -step : step;

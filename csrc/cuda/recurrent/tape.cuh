@@ -27,6 +27,8 @@ struct Tape {
   const Quad<Real>* gates;  // null for RNN
   const Real* c;            // null but for LSTM
   const Real *h0, *c0;      // (B, H), null for zeros
+  const Real* p;            // of a cell with peepholes, all gates (G, H); or null for zeros
+  int H;
 
   /// Whether pieces of 16 bytes can be read where a place is a multiple of kVec.
   bool in_pieces() const {
@@ -36,8 +38,13 @@ struct Tape {
 
   /// The tape seen from `place`, with `initial` the same unit's place in (B, H).
   BPPSA_BOTH Tape from(int64_t place, int64_t initial) const {
-    Tape tape{output + place, gates ? gates + place : nullptr, c ? c + place : nullptr,
-              h0 ? h0 + initial : nullptr, c0 ? c0 + initial : nullptr};
+    Tape tape{output + place,
+              gates ? gates + place : nullptr,
+              c ? c + place : nullptr,
+              h0 ? h0 + initial : nullptr,
+              c0 ? c0 + initial : nullptr,
+              p,
+              H};
     return tape;
   }
   /// kKeeps, kHasC: whether there are gates, and cell states.

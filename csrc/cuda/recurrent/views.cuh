@@ -113,6 +113,12 @@ struct BackwardView {
     return part;
   }
 
+  /// c before the step of a place of the tape.
+  BPPSA_DEVICE Real c_before(int64_t place) const {
+    const int64_t step = all * H, t = place / step;
+    if (t == time(0)) return tape.c0 ? tape.c0[place % step] : Real(0);
+    return tape.c[reverse ? place + step : place - step];
+  }
   BPPSA_DEVICE Real direct(int64_t i, int64_t b, int unit) const {
     return grad_output ? grad_output[time(i) * grad_step + b * grad_sample + unit] : Real(0);
   }
