@@ -90,7 +90,7 @@ def test_a_scan_that_is_done_again_counts_once():
     """relu states overflow behind the ends of short samples."""
     module, wants = wanted_of(nn.RNN, nonlinearity="relu", bias=False)
     with torch.no_grad():
-        module.weight_hh_l0.copy_(1e120 * torch.eye(H))
+        module.weight_hh_l0.copy_(1e120 * torch.eye(H).double())
         module.weight_ih_l0.fill_(1.0)
     x = torch.tensor([-1.0, 1.0], dtype=torch.float64)[:, None].expand(T, 2, I)
     output, _ = module(pack_padded_sequence(x, torch.tensor([T, 2])))
