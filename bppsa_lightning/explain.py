@@ -9,6 +9,7 @@ from typing import NamedTuple
 from torch import nn
 
 from bppsa_lightning import depth, pruned, recurrent, steps
+from bppsa_lightning import nn as own
 from bppsa_lightning._replacement import NotAccelerated, Replacement, replacement_of
 from bppsa_lightning.attach import check_module, inside_of_stacks
 from bppsa_lightning.chain import Chain, named_chains
@@ -120,7 +121,7 @@ def explain(module: nn.Module) -> str:
     if others:
         lines.append("not accelerated:")
         lines += _table([(other.name or "(itself)", other.reason) for other in others])
-    return "\n".join(lines + _unchanged(module) + _suggestion(module))
+    return "\n".join(lines + layers_of_nn(module) + _unchanged(module) + _suggestion(module))
 
 
 def summary(module: nn.Module) -> str:
@@ -129,7 +130,9 @@ def summary(module: nn.Module) -> str:
     layers = [(name, chain.cell) for name, chain in named_chains(module).items()]
     sparse = pruned.sparse_layers(module)
     layers += [(name, f"pruned {layer.kind}") for name, layer in sparse.items()]
-    if not layers:
+    if not layers and (of_nn := layers_of_nn(module)):
+        text = f"BPPSA has nothing to attach: {of_nn[0]}"
+    elif not layers:
         text = (
             "BPPSA accelerates no layer of this model (it supports nn.RNN, nn.GRU, nn.LSTM and "
             "pruned Conv2d and Linear layers)"
@@ -188,11 +191,19 @@ def _counts(module: nn.Module, sparse: int, others: Sequence[NotAccelerated]) ->
     return parts
 
 
+def layers_of_nn(module: nn.Module) -> list[str]:
+    """How many there are of each layer of `bl.nn`: a line, or none."""
+    kinds = Counter(type(m).__name__ for m in module.modules() if isinstance(m, own.Recurrent))
+    listed = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    return [f"layers of bl.nn, accelerated by themselves: {listed}"] if listed else []
+
+
 def _unchanged(module: nn.Module) -> list[str]:
     kinds = Counter(
         type(child).__name__
         for child in module.modules()
         if not recurrent.is_candidate(child)
+        and not isinstance(child, own.Recurrent)
         and not pruned.is_candidate(child)
         and next(child.parameters(recurse=False), None) is not None
     )

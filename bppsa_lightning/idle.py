@@ -10,7 +10,7 @@ from bppsa_lightning import pruned
 from bppsa_lightning._advice import advise
 from bppsa_lightning._replacement import Replacement
 from bppsa_lightning.chain import named_chains
-from bppsa_lightning.explain import not_accelerated
+from bppsa_lightning.explain import layers_of_nn, not_accelerated
 
 _STEPS = 10  # before anything is said: models may begin with a part of theirs
 _SHOWN = 3
@@ -42,6 +42,8 @@ class IdleWatch:
 def why_idle(module: nn.Module) -> str | None:
     """Why nothing in a module is accelerated, and what to do; None if something is, or may be."""
     attached: dict[str, Replacement] = {**named_chains(module), **pruned.sparse_layers(module)}
+    if not attached and layers_of_nn(module):
+        return None
     if not attached:
         reasons = {other.name: other.reason for other in not_accelerated(module)}
         return (

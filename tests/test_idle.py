@@ -102,3 +102,8 @@ def test_few_of_many_layers_are_listed():
     model = nn.ModuleList([OwnGRU(I, H) for _ in range(5)])
     assert "2 (overrides forward), 2 more. Train with" in why_idle(model)
     assert why_idle(nn.Linear(2, 2)).startswith("it has no layer that is supported. Train with")
+
+
+def test_of_a_model_whose_layers_accelerate_themselves():
+    model = nn.Sequential(bl.nn.GRU(3, 4), nn.Linear(4, 1))
+    assert why_idle(model) is None and "1 GRU" in bl.explain(model)

@@ -144,6 +144,11 @@ class Recurrent(nn.Module):
         return by_scan.walk(step, name, self._sizes, noise, x, states, reverse, marked)
 
     @property
+    def is_noisy(self) -> bool:
+        """Whether states do not enter, or follow, each other as they are."""
+        return bool(self.zoneout or (self.training and self.recurrent_dropout))
+
+    @property
     def marks(self) -> bool:
         """Whether `walk` is to be told where padding is; else weights see to it."""
         return True

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bppsa_lightning import ops
 from bppsa_lightning._cells import Cell
 from bppsa_lightning.nn.base import Recurrent, Weights
 from bppsa_lightning.recurrent.packed import Tensors
@@ -44,6 +45,14 @@ class IndRNN(Recurrent):
     def step(self, w: Weights, x: Tensor, state: Tensors, entering: Tensor) -> tuple[Tensor, ...]:
         summed = torch.addcmul(x, w["weight_hh"], entering)
         return (torch.relu(summed) if self.nonlinearity == "relu" else torch.tanh(summed),)
+
+    def walk(
+        self, x: Tensor, states: Tensors, w: Weights, reverse: bool, marked: bool
+    ) -> tuple[Tensor, ...]:
+        if marked or self.is_noisy:  # states that stand still in padding are not of the operator
+            return super().walk(x, states, w, reverse, marked)
+        h0 = states[0] if states else None
+        return ops.indrnn(x, h0, w["weight_hh"], self.nonlinearity, reverse=reverse)
 
     def extra_repr(self) -> str:
         return super().extra_repr() + ", nonlinearity=tanh" * (self.nonlinearity == "tanh")

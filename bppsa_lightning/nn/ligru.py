@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, linear
 
-from bppsa_lightning._cells import Cell
+from bppsa_lightning import ops
+from bppsa_lightning._cells import CELLS
 from bppsa_lightning.nn.base import Recurrent, Weights
 from bppsa_lightning.nn.layer_norm import gains_and_shifts
 from bppsa_lightning.nn.of_torch import from_state
@@ -35,7 +36,7 @@ class LiGRU(Recurrent):
         args, kwargs: of `Recurrent`.
     """
 
-    cell = Cell("ligru", "Li-GRU", "GRU", 2, 4)
+    cell = CELLS["ligru"]
 
     def __init__(
         self, *args: Any, normalize: bool = True, momentum: float = 0.1, **kwargs: Any
@@ -87,3 +88,13 @@ class LiGRU(Recurrent):
     def step(self, w: Weights, x: Tensor, state: Tensors, entering: Tensor) -> tuple[Tensor, ...]:
         z, n = (x + from_state(w, entering)).chunk(2, -1)
         return (torch.lerp(torch.relu(n), state[0], torch.sigmoid(z)),)
+
+    def walk(
+        self, x: Tensor, states: Tensors, w: Weights, reverse: bool, marked: bool
+    ) -> tuple[Tensor, ...]:
+        if marked or self.is_noisy:  # states that stand still in padding are not of the operator
+            return super().walk(x, states, w, reverse, marked)
+        h0, rows = states[0] if states else None, 2 * self.hidden_size
+        as_it_is = torch.eye(rows, dtype=x.dtype, device=x.device)
+        weights = as_it_is, w["weight_hh"], None, w.get("bias_hh")
+        return ops.ligru(x, h0, *weights, reverse=reverse)

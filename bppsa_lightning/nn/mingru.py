@@ -9,7 +9,7 @@ from bppsa_lightning import ops
 from bppsa_lightning._cells import Cell
 from bppsa_lightning.nn import by_scan
 from bppsa_lightning.nn.base import Recurrent, Weights
-from bppsa_lightning.nn.of_torch import ROWS_OF_A_KERNEL
+from bppsa_lightning.nn.operated import ROWS_OF_A_KERNEL
 from bppsa_lightning.recurrent.packed import Tensors
 
 

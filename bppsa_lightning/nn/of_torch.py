@@ -1,22 +1,20 @@
-"""What RNN, GRU and LSTM of `bl.nn` share: one operator walks a direction of a layer."""
+"""What RNN, GRU and LSTM of `bl.nn` share: they are PyTorch's layers."""
 
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from bppsa_lightning.nn.base import Recurrent, Weights
+from bppsa_lightning.nn.base import Weights
+from bppsa_lightning.nn.operated import Operated
 from bppsa_lightning.recurrent import stack
 from bppsa_lightning.recurrent.packed import Tensors
-
-# What a step of a kernel costs beside its rows, in rows.
-ROWS_OF_A_KERNEL = 4
 
 Layer = TypeVar("Layer", bound="OfTorch")
 
 
-class OfTorch(Recurrent):
-    """A cell of PyTorch's. With zoneout, or recurrent dropout in training, `bl.scan` walks it."""
+class OfTorch(Operated):
+    """A cell of PyTorch's."""
 
     @classmethod
     def from_torch(cls: type[Layer], layer: nn.RNNBase, **options: Any) -> Layer:
@@ -42,22 +40,7 @@ class OfTorch(Recurrent):
             made.register_parameter(name, parameter)
         return made.train(layer.training)
 
-    @property
-    def marks(self) -> bool:
-        return bool(self.zoneout or (self.training and self.recurrent_dropout))
-
-    @property
-    def step_rows(self) -> int:
-        return super().step_rows if self.marks else ROWS_OF_A_KERNEL
-
-    def project(self, x: Tensor, w: Weights, place: int) -> Tensor:
-        return super().project(x, w, place) if self.marks else x
-
-    def walk(
-        self, x: Tensor, states: Tensors, w: Weights, reverse: bool, marked: bool
-    ) -> tuple[Tensor, ...]:
-        if self.marks:
-            return super().walk(x, states, w, reverse, marked)
+    def operate(self, x: Tensor, states: Tensors, w: Weights, reverse: bool) -> tuple[Tensor, ...]:
         return stack.run_direction(self._config, x, states, list(w.values()), reverse, "auto")
 
 

@@ -3,13 +3,15 @@
 import torch
 from torch import Tensor
 
-from bppsa_lightning._cells import Cell
-from bppsa_lightning.nn.base import Recurrent, Weights
+from bppsa_lightning import ops
+from bppsa_lightning._cells import CELLS
+from bppsa_lightning.nn.base import Weights
 from bppsa_lightning.nn.of_torch import from_state
+from bppsa_lightning.nn.operated import Operated
 from bppsa_lightning.recurrent.packed import Tensors
 
 
-class PeepholeLSTM(Recurrent):
+class PeepholeLSTM(Operated):
     """An LSTM whose gates i, f see c_{t-1}, and whose gate o sees c_t, each unit its own.
 
     With a = W_ih x_t + b_ih + W_hh h_{t-1} + b_hh, rows in the order i, f, g, o::
@@ -21,7 +23,7 @@ class PeepholeLSTM(Recurrent):
     JMLR 3, 2002. Parameters are those of torch.nn.LSTM, and `weight_ch` (3H,): p_i, p_f, p_o.
     """
 
-    cell = Cell("peephole_lstm", "peephole LSTM", "LSTM", 4, 5, has_c=True)
+    cell = CELLS["peephole"]
 
     def shapes(self, inputs: int) -> dict[str, tuple[int, ...]]:
         return super().shapes(inputs) | {"weight_ch": (3 * self.hidden_size,)}
@@ -33,3 +35,10 @@ class PeepholeLSTM(Recurrent):
         i, f = torch.sigmoid(torch.addcmul(i, p_i, c)), torch.sigmoid(torch.addcmul(f, p_f, c))
         c = torch.addcmul(f * c, i, torch.tanh(g))
         return torch.sigmoid(torch.addcmul(o, p_o, c)) * torch.tanh(c), c
+
+    def operate(self, x: Tensor, states: Tensors, w: Weights, reverse: bool) -> tuple[Tensor, ...]:
+        h0, c0 = (*states, None, None)[:2]
+        return ops.peephole_lstm(
+            x, h0, c0, w["weight_ih"], w["weight_hh"], w["weight_ch"], w.get("bias_ih"),
+            w.get("bias_hh"), reverse=reverse,
+        )  # fmt: skip

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bppsa_lightning import _library, planner
+from bppsa_lightning import _library, planner, reference
+from bppsa_lightning._context import is_transformed
 from bppsa_lightning.ops._autograd import bit_mask, only, register_formula
 from bppsa_lightning.ops._checks import check_like, check_shape, check_tensor, wrong_shape
 from bppsa_lightning.ops.diagonal import diagonal_scan
@@ -40,7 +41,8 @@ def indrnn(
 
     Returns:
         output (T, B, H), the state of each step, and h_n (B, H), the last one. Differentiable any
-        number of times: from the second derivative on by `diagonal_scan`.
+        number of times: from the second derivative on by `diagonal_scan`; under a transform of
+        torch.func step by step, in plain torch.
 
     Raises:
         TypeError: an argument is not a tensor, or of another dtype.
@@ -51,6 +53,10 @@ def indrnn(
     """
     _check(x, h0, u, nonlinearity)
     planner.check_algorithm(algorithm, None)
+    if is_transformed():  # by torch.func: in plain torch
+        zeros = x.new_zeros(x.shape[1:])
+        output = reference.indrnn(x, zeros if h0 is None else h0, u, nonlinearity, reverse)
+        return output, output[0 if reverse else -1]
     x = x if x.stride(-1) == 1 else x.contiguous()
     h0, u = None if h0 is None else h0.contiguous(), u.contiguous()
     if torch.compiler.is_compiling():

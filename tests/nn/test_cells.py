@@ -68,10 +68,17 @@ def test_autocast_returns_what_pytorchs_layer_of_that_kind_does(cell):
 
 
 @others
-def test_explain_names_the_scan(cell):
-    module = make(cell, 3, 4)
-    module(torch.randn(130, 2, 3))
-    assert f"scan of {cell}, 130 steps" in bl.explain(module) or cell == "MinGRU"
+def test_explain_names_the_cell_and_its_scan(cell):
+    for noise in ({}, {"zoneout": 0.1}):
+        module = make(cell, 3, 4, **noise)
+        module(torch.randn(130, 2, 3))
+        said, scans = (
+            bl.explain(module),
+            cell.startswith("LayerNorm") or (noise and cell != "MinGRU"),
+        )
+        assert (f"scan of {cell}, 130 steps" in said) == bool(scans)
+        assert f"layers of bl.nn, accelerated by themselves: 1 {cell}" in said
+        assert "unchanged" not in said
 
 
 @pytest.mark.parametrize("cell", ["LayerNormLSTM", "LayerNormGRU", "LiGRU"])
