@@ -7,11 +7,12 @@ from torch import Tensor, nn
 
 from bppsa_lightning import ops
 from bppsa_lightning._cells import Cell
-from bppsa_lightning.nn.base import Recurrent, Weights
+from bppsa_lightning.nn.base import Weights
+from bppsa_lightning.nn.operated import OfSums
 from bppsa_lightning.recurrent.packed import Tensors
 
 
-class IndRNN(Recurrent):
+class IndRNN(OfSums):
     """An independently recurrent layer: h_t = φ(W_ih x_t + b_ih + u h_{t-1}), u h unit by unit.
 
     Source: Li et al., arXiv:1803.04831, equation 2. Parameters: `weight_ih` (H, I), `weight_hh`
@@ -46,11 +47,7 @@ class IndRNN(Recurrent):
         summed = torch.addcmul(x, w["weight_hh"], entering)
         return (torch.relu(summed) if self.nonlinearity == "relu" else torch.tanh(summed),)
 
-    def walk(
-        self, x: Tensor, states: Tensors, w: Weights, reverse: bool, marked: bool
-    ) -> tuple[Tensor, ...]:
-        if marked or self.is_noisy:  # states that stand still in padding are not of the operator
-            return super().walk(x, states, w, reverse, marked)
+    def operate(self, x: Tensor, states: Tensors, w: Weights, reverse: bool) -> tuple[Tensor, ...]:
         h0 = states[0] if states else None
         return ops.indrnn(x, h0, w["weight_hh"], self.nonlinearity, reverse=reverse)
 

@@ -8,13 +8,14 @@ from torch.nn.functional import batch_norm, linear
 
 from bppsa_lightning import ops
 from bppsa_lightning._cells import CELLS
-from bppsa_lightning.nn.base import Recurrent, Weights
+from bppsa_lightning.nn.base import Weights
 from bppsa_lightning.nn.layer_norm import gains_and_shifts
 from bppsa_lightning.nn.of_torch import from_state
+from bppsa_lightning.nn.operated import OfSums
 from bppsa_lightning.recurrent.packed import Tensors
 
 
-class LiGRU(Recurrent):
+class LiGRU(OfSums):
     """A GRU without a reset gate, with relu for tanh, and batch normalisation of the input's sums.
 
     ::
@@ -89,11 +90,7 @@ class LiGRU(Recurrent):
         z, n = (x + from_state(w, entering)).chunk(2, -1)
         return (torch.lerp(torch.relu(n), state[0], torch.sigmoid(z)),)
 
-    def walk(
-        self, x: Tensor, states: Tensors, w: Weights, reverse: bool, marked: bool
-    ) -> tuple[Tensor, ...]:
-        if marked or self.is_noisy:  # states that stand still in padding are not of the operator
-            return super().walk(x, states, w, reverse, marked)
+    def operate(self, x: Tensor, states: Tensors, w: Weights, reverse: bool) -> tuple[Tensor, ...]:
         h0, rows = states[0] if states else None, 2 * self.hidden_size
         as_it_is = torch.eye(rows, dtype=x.dtype, device=x.device)
         weights = as_it_is, w["weight_hh"], None, w.get("bias_hh")

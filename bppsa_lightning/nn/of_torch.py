@@ -6,14 +6,14 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from bppsa_lightning.nn.base import Weights
-from bppsa_lightning.nn.operated import Operated
+from bppsa_lightning.nn.operated import OfInput
 from bppsa_lightning.recurrent import stack
 from bppsa_lightning.recurrent.packed import Tensors
 
 Layer = TypeVar("Layer", bound="OfTorch")
 
 
-class OfTorch(Operated):
+class OfTorch(OfInput):
     """A cell of PyTorch's."""
 
     @classmethod

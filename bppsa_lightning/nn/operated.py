@@ -1,4 +1,4 @@
-"""Cells of which one operator walks a direction of a layer, from the input itself."""
+"""Cells of which one operator walks a direction of a layer."""
 
 from torch import Tensor
 
@@ -9,20 +9,32 @@ from bppsa_lightning.recurrent.packed import Tensors
 ROWS_OF_A_KERNEL = 4
 
 
-class Operated(Recurrent):
+# Far beyond any sum, and within float32's range.
+_FAR = 1e18
+
+
+class _Operated(Recurrent):
     """With zoneout, or recurrent dropout in training, `bl.scan` walks it all the same."""
 
     def operate(self, x: Tensor, states: Tensors, w: Weights, reverse: bool) -> tuple[Tensor, ...]:
-        """One direction of a layer, of its input x (T, B, I): output (T, B, P), h_n, c_n."""
-        raise NotImplementedError
+        """One direction of a layer: output (T, B, P), h_n, c_n.
 
-    @property
-    def marks(self) -> bool:
-        return self.is_noisy
+        Args:
+            x: (T, B, I), or of what `project` makes of that.
+        """
+        raise NotImplementedError
 
     @property
     def step_rows(self) -> int:
         return super().step_rows if self.is_noisy else ROWS_OF_A_KERNEL
+
+
+class OfInput(_Operated):
+    """By an operator that takes the input, W_ih, and all other weights."""
+
+    @property
+    def marks(self) -> bool:
+        return self.is_noisy
 
     def project(self, x: Tensor, w: Weights, place: int) -> Tensor:
         return super().project(x, w, place) if self.is_noisy else x
@@ -32,4 +44,17 @@ class Operated(Recurrent):
     ) -> tuple[Tensor, ...]:
         if self.is_noisy:
             return super().walk(x, states, w, reverse, marked)
+        return self.operate(x, states, w, reverse)
+
+
+class OfSums(_Operated):
+    """By an operator that takes what `project` makes of the input: no gradient passes at -inf."""
+
+    def walk(
+        self, x: Tensor, states: Tensors, w: Weights, reverse: bool, marked: bool
+    ) -> tuple[Tensor, ...]:
+        if self.is_noisy:
+            return super().walk(x, states, w, reverse, marked)
+        if marked:  # in padding units are dead: nothing grows there, and no gradient comes back
+            x = x[..., :-1] - _FAR * x[..., -1:]
         return self.operate(x, states, w, reverse)

@@ -7,11 +7,11 @@ from bppsa_lightning import ops
 from bppsa_lightning._cells import CELLS
 from bppsa_lightning.nn.base import Weights
 from bppsa_lightning.nn.of_torch import from_state
-from bppsa_lightning.nn.operated import Operated
+from bppsa_lightning.nn.operated import OfInput
 from bppsa_lightning.recurrent.packed import Tensors
 
 
-class PeepholeLSTM(Operated):
+class PeepholeLSTM(OfInput):
     """An LSTM whose gates i, f see c_{t-1}, and whose gate o sees c_t, each unit its own.
 
     With a = W_ih x_t + b_ih + W_hh h_{t-1} + b_hh, rows in the order i, f, g, o::
