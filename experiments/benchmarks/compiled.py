@@ -4,8 +4,8 @@
 
 A linear layer, an nn.LSTM or nn.GRU and another linear layer, compiled by inductor, on the CPU: as
 PyTorch has it, which breaks the graph; with `torch._dynamo.config.allow_rnn`, which unrolls all
-steps (a minute to compile); and attached. A step is forward and backward; steps are taken in turns.
-Nothing is taken from a cache of compiled code. Writes compiled_cpu.json.
+steps (a minute to compile); attached; and with a layer of `bl.nn`. A step is forward and backward;
+steps are taken in turns. Nothing is taken from a cache of compiled code. Writes compiled_cpu.json.
 """
 
 import argparse
@@ -69,10 +69,16 @@ def _attached(cell: str, hidden: int) -> nn.Module:
     return layer
 
 
+def _own(cell: str, hidden: int) -> nn.Module:
+    layer: nn.Module = getattr(bl.nn, cell)(hidden, hidden)
+    return layer
+
+
 WAYS = {
     "stock": Way(_stock, {}),
     "stock, allow_rnn": Way(_stock, {"allow_rnn": True}),
     "attached": Way(_attached, {}),
+    "bl.nn": Way(_own, {}),
 }
 
 

@@ -1,0 +1,130 @@
+"""Recurrent layers of `bl.nn` beside their loops in Python, and beside `bl.scan` of the same step.
+
+    python -m experiments.benchmarks.cells                     # with all threads of torch
+    python -m experiments.benchmarks.cells --threads 1 --only LSTM PeepholeLSTM
+
+Forward and backward of one layer, with a gradient of every output, on the CPU. The loop is one that
+a careful user writes: what does not depend on the state is computed for all steps at once, and each
+step is the module's own `step`. (MinGRU has none, being linear.) All three have the same results to
+rounding, apart is how far. Writes cells_cpu.json.
+"""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import bppsa_lightning as bl
+from experiments import recording
+from experiments.benchmarks import timing
+
+CELLS = ("RNN", "GRU", "LSTM", "PeepholeLSTM", "LayerNormLSTM", "LayerNormGRU", "IndRNN",
+         "LiGRU")  # fmt: skip
+Run = Callable[[Tensor], tuple[Tensor, Any]]
+HEAD = ("cell", "threads", "bl.nn", "loop", "bl.scan", "loop / bl.nn", "bl.scan / bl.nn", "apart")
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", nargs="+", choices=CELLS, default=CELLS, metavar="CELL")
+    parser.add_argument("--steps", type=int, default=1000, help="of a sequence")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--hidden", type=int, default=64, help="units, and numbers of the input")
+    parser.add_argument("--threads", type=int, nargs="+", help="(default: one, and all of torch's)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each cell")
+    recording.add_record_argument(parser)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    asked = parser().parse_args(arguments)
+    sizes = {"T": asked.steps, "B": asked.batch, "H": asked.hidden}
+    before = torch.get_num_threads()
+    rows = []
+    for threads in asked.threads or sorted({1, before}):
+        torch.set_num_threads(threads)
+        rows += [measure(cell, **sizes, seconds=asked.seconds) for cell in asked.only]
+    torch.set_num_threads(before)
+    path = recording.folder(asked.record) / "cells_cpu.json"
+    recording.write(path, {**sizes, "rows": rows})
+    print(recording.markdown(HEAD, map(line, rows)))
+    print(f"record: {path}")
+
+
+def measure(cell: str, T: int, B: int, H: int, seconds: float) -> dict[str, Any]:
+    """Seconds of the three, ratios, and how far the results of the others are from ours."""
+    torch.manual_seed(0)
+    module: bl.nn.Recurrent = getattr(bl.nn, cell)(H, H)
+    x, grad = torch.randn(T, B, H), torch.randn(T, B, H)
+    ways: dict[str, Run] = {"bl.nn": module, "loop": loop(module), "bl.scan": by_scan(module)}
+    outputs = {name: run(x)[0].detach() for name, run in ways.items()}
+    largest = outputs["bl.nn"].abs().max()
+    apart = {
+        name: float((output - outputs["bl.nn"]).abs().max() / largest)
+        for name, output in outputs.items()
+        if name != "bl.nn"
+    }
+    steps = {name: step_of(module, run, x, grad) for name, run in ways.items()}
+    found = timing.measure(steps, seconds, most=30, least=5)
+    return {"cell": cell, "threads": torch.get_num_threads(), "apart": apart, **found}
+
+
+def loop(module: bl.nn.Recurrent) -> Run:
+    """A layer in one direction, a call of `step` for each step."""
+
+    def run(x: Tensor) -> tuple[Tensor, Any]:
+        w, of_all = prepared(module, x)
+        state = tuple(x.new_zeros(x.shape[1], size) for size in module._sizes)
+        outputs = []
+        for of_x in of_all:
+            state = module.step(w, of_x, state, state[0])
+            outputs.append(state[0])
+        return torch.stack(outputs), state
+
+    return run
+
+
+def by_scan(module: bl.nn.Recurrent) -> Run:
+    """The same, by `bl.scan`."""
+
+    def run(x: Tensor) -> tuple[Tensor, Any]:
+        w, of_all = prepared(module, x)
+        output, *last = bl.nn.Recurrent.walk(module, of_all, (), w, False, False)
+        return output, last
+
+    return run
+
+
+def prepared(module: bl.nn.Recurrent, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """The weights by name, and what steps need of the input."""
+    w = module._named(module.all_weights[0])
+    takes_input = not module.marks  # its operator does, so that `project` leaves it as it is
+    of_all = bl.nn.Recurrent.project(module, x, w, 0) if takes_input else module.project(x, w, 0)
+    return w, of_all
+
+
+def step_of(module: torch.nn.Module, run: Run, x: Tensor, grad: Tensor) -> timing.Step:
+    x = x.clone().requires_grad_()
+
+    def both() -> None:
+        run(x)[0].backward(grad)
+
+    def step() -> timing.Seconds:
+        module.zero_grad()
+        x.grad = None
+        return timing.timed(x.device, both=both)
+
+    return step
+
+
+def line(row: dict[str, Any]) -> tuple[str, ...]:
+    """A row for people."""
+    ms = [f"{row[way]['both'] * 1e3:.1f} ms" for way in ("bl.nn", "loop", "bl.scan")]
+    gains = [f"{row[f'ratio_{way}']['both']:.1f}x" for way in ("loop", "bl.scan")]
+    return row["cell"], str(row["threads"]), *ms, *gains, f"{max(row['apart'].values()):.0e}"
+
+
+if __name__ == "__main__":
+    main()
