@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._dynamo.eval_frame import skip_code
 from torch.nn.utils.parametrize import is_parametrized
 
 from bppsa_lightning._replacement import SUPER_FORWARD, Replacement
@@ -164,9 +163,9 @@ def _last(base: Any) -> type[nn.Module]:
             return base.forward(self, *args, **kwargs)
         return replacement(*args, **kwargs)
 
-    skip_code(
-        forward.__code__
-    )  # inside of a graph, or not compiled at all: see recurrent/graphs.py
+    from torch._dynamo.eval_frame import skip_code  # late: it takes a second to import
+
+    skip_code(forward.__code__)  # inside of a graph, or not compiled: see recurrent/graphs.py
     return type(base.__name__, (base,), {"__module__": __name__, "forward": forward})
 
 

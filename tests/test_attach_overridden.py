@@ -117,7 +117,7 @@ def test_a_call_that_cannot_be_scanned_goes_to_torchs_forward():
         dual = torch.autograd.forward_ad.make_dual(tensor(T, B, I), tensor(T, B, I))
         output, _ = module(dual)
         assert torch.autograd.forward_ad.unpack_dual(output).tangent is not None
-    assert chain_of(module).fallback_calls == 2
+    assert chain_of(module).fallback_calls == 1  # which a tangent is no reason for
 
 
 def test_what_the_class_says_of_itself_stays():

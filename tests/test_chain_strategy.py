@@ -53,6 +53,7 @@ def test_a_chain_trains_as_one_process(tmp_path, one, training, devices, way):
         assert way in rank["explanation"]
 
 
+@pytest.mark.slow
 def test_two_chains_of_two_processes(tmp_path):
     """Each chain is one process of "ddp"."""
     ranks = left(tmp_path, "plain", 4, 2)

@@ -51,6 +51,7 @@ class Sized(pl.LightningDataModule):
         return data(batch_size=self.batch_size)
 
 
+@pytest.mark.slow
 def test_the_batch_size_finder():
     found = []
     for strategy in (STOCK, "bppsa"):

@@ -12,13 +12,11 @@ attached layers break the graph as others do, and `explain` says so.
 """
 
 import functools
+from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
-from torch._dynamo import config
-from torch._dynamo.eval_frame import skip_code
-from torch._dynamo.variables.builder import VariableBuilder
 
 from bppsa_lightning import planner
 from bppsa_lightning._replacement import replacement_of
@@ -27,7 +25,7 @@ from bppsa_lightning.chain import Chain
 
 def kept_out(chain: Any) -> str | None:
     """Why the calls of an attached recurrent layer are never part of a graph; None if they are."""
-    if not _told:
+    if not tell():
         return f"torch {torch.__version__} lets no recurrent layer into a graph"
     if chain.divided is not None:
         return "its time is divided over ranks"
@@ -38,7 +36,7 @@ def kept_out(chain: Any) -> str | None:
 
 def details(chain: Any) -> list[str]:
     """Lines for `explain`."""
-    reason = kept_out(chain)
+    reason = kept_out(chain) if chain.refused else None
     if reason is not None:
         return [f"torch.compile breaks its graph here: {reason}"]
     return ["was part of a graph of torch.compile, whose calls are not counted"] * chain.compiled
@@ -53,23 +51,35 @@ def leave(reason: str) -> None:
         torch._dynamo.graph_break(msg=f"a recurrent layer is left to PyTorch: {reason}")
 
 
+_inlined: list[CodeType] = []
+
+
 def only_inlined(function: Any) -> Any:
     """A function that Dynamo looks into where a graph calls it, and does not compile by itself.
 
     Else a call beside a graph would be compiled in pieces, again for each size.
     """
-    skip_code(function.__code__)
+    _inlined.append(function.__code__)
     return function
 
 
 def _is_let_in(module: nn.Module) -> bool:
-    chain = replacement_of(module, Chain)
-    # A shallow copy of a module holds the other one's chain.
-    return chain is not None and chain.module is module and kept_out(chain) is None
+    chain: Any = replacement_of(module, Chain)
+    if chain is None or chain.module is not module:
+        return False  # a shallow copy of a module holds the other one's chain
+    chain.refused = kept_out(chain) is not None
+    return not chain.refused
 
 
-def _tell() -> bool:
+@functools.cache
+def tell() -> bool:
     """Tells Dynamo, once, of the layers that it may take; returns whether that is possible."""
+    from torch._dynamo import config  # late: they take a second to import
+    from torch._dynamo.eval_frame import skip_code
+    from torch._dynamo.variables.builder import VariableBuilder
+
+    for code in _inlined:
+        skip_code(code)
     refusing: Any = getattr(VariableBuilder, "wrap_module", None)
     if refusing is None or not hasattr(config, "allow_rnn"):
         return False
@@ -83,6 +93,3 @@ def _tell() -> bool:
 
     VariableBuilder.wrap_module = wrap_module  # type: ignore[method-assign]
     return True
-
-
-_told = _tell()

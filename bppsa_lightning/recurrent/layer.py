@@ -61,6 +61,7 @@ class RecurrentChain(Chain):
         self._windows = Windows(self.config)
         self.divided: DividedLayer | None = None
         self.compiled = False  # whether the last call was part of a graph
+        self.refused = False  # whether one was refused that part, which has a reason
         # Of the last tensor on the CPU: for what, and what. One tuple, as another thread may
         # read it.
         self._decided: tuple[Any, _Decision] = None, _Decision()
@@ -175,6 +176,7 @@ class RecurrentChain(Chain):
         return type(self.module).forward is not self.torch_class.forward
 
     def attach(self) -> None:
+        graphs.tell()
         if self._is_overridden:
             _overridden.attach(self, self.torch_class)
         else:

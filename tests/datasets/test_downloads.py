@@ -336,6 +336,7 @@ download(Published("data.zip", (url,), checksum), Path(folder))
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_in_the_middle_is_resumed(server, tmp_path):
     script, part = tmp_path / "script.py", tmp_path / "data" / "data.zip.part"
     script.write_text(SCRIPT)

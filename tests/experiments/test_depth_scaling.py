@@ -44,6 +44,7 @@ def test_rounds_grow_with_the_logarithm(P):
     assert late - still == pytest.approx(P - 1)
 
 
+@pytest.mark.slow
 def test_two_ranks_are_measured():
     [point, _] = on_ranks(2, compared, 4, 2, 3, 2, 1)
     assert set(point["speed_up"]) == set(WAYS) and min(point["seconds"].values()) > 0

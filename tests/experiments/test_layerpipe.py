@@ -15,6 +15,7 @@ def here(monkeypatch, tmp_path):
     return tmp_path / recording.UNRECORDED
 
 
+@pytest.mark.slow
 def test_convergence(here, capsys):
     pytest.importorskip("matplotlib", reason="needs matplotlib, of the extra experiments")
     layerpipe_convergence.main(["--only", "bitstreams", "--seeds", "2", "--epochs", "1"])
@@ -27,6 +28,7 @@ def test_convergence(here, capsys):
     assert "bitstreams, layerpipe, average: accuracy" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_model_over_networks_and_processors(here, monkeypatch):
     pytest.importorskip("matplotlib", reason="needs matplotlib, of the extra experiments")
     few = {name: layerpipe.NETWORKS[name] for name in ("AlexNet", "MLP")}

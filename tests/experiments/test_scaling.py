@@ -51,6 +51,7 @@ def test_the_paper_counts_logarithms():
     assert rows["linear", 1 << 20] == pytest.approx(2 * rows["linear", 1 << 19], abs=2)
 
 
+@pytest.mark.slow
 def test_two_ranks_are_measured():
     [point, _] = on_ranks(2, compared, "GRU", 400, 2, 4, "blelloch", 1)
     assert point["speed_up"] > 0 and point["rounds"] == 3

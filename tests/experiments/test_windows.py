@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 NAMES = ("LayerNormLSTM", "GRUD", "RITS", "AUGRU", "SRU", "Pendulum")
 
 
+@pytest.mark.slow
 def test_the_benchmark(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(windows, "LOOPS", ((600, 1, 16),))
@@ -44,6 +45,7 @@ def test_the_benchmark_of_what_is_chosen(monkeypatch, tmp_path, capsys):
     assert "LSTM 4, 3000 steps, never meets" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_benchmark_beside_jax(monkeypatch, tmp_path, capsys):
     """JAX is not installed here: a step of PyTorch's takes its place."""
     monkeypatch.chdir(tmp_path)

@@ -121,6 +121,7 @@ def rows(monkeypatch, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_the_benchmark(rows, capsys):
     found = rows("--sizes", "2,1200,20,1", "--windows", "4", "1000", "--cells", "GRU", "LSTM")
     assert [(r["cell"], r["loss"]) for r in found] == [

@@ -88,6 +88,7 @@ def small(monkeypatch, tmp_path):
     return tmp_path / recording.UNRECORDED
 
 
+@pytest.mark.slow
 def test_the_benchmark(small, capsys):
     only = ["--only", "characters_rnn", "copy_lstm", "forecast_lstm", "curves"]
     windows_trained.main([*only, "--steps", "4", "--seconds", "0"])
