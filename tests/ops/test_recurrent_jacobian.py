@@ -50,7 +50,9 @@ def test_the_jacobian_of_all_steps(cell, projected, keep, T, B, dtype):
     found = ops.recurrent_jacobian(cell, operands, output, kept)
     truth = wanted(cell, operands, output, kept)
     assert found.shape == truth.shape
-    assert relative_error(found, truth) < (1e-5 if dtype == torch.float32 else 1e-13)
+    of_denormals = 8 * torch.finfo(dtype).tiny  # which some walks take for zero
+    faded = truth.numel() and float((found - truth).abs().max()) <= of_denormals
+    assert faded or relative_error(found, truth) < (1e-5 if dtype == torch.float32 else 1e-13)
 
 
 def test_what_has_faded_is_nothing():
