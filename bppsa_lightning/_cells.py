@@ -14,6 +14,7 @@ class Cell(NamedTuple):
         gates: blocks of H rows in w_ih and w_hh.
         saved: numbers a unit and step that the forward saves for the backward, with all gates.
         has_c: whether its state has a second part, c.
+        sees_c: whether gates see c; what they take of it stands in the place of b_hh.
         in_torch: whether PyTorch has a layer of it, which `attach` finds and calibration times.
     """
 
@@ -23,6 +24,7 @@ class Cell(NamedTuple):
     gates: int
     saved: int
     has_c: bool = False
+    sees_c: bool = False
     in_torch: bool = True
 
 
@@ -34,6 +36,6 @@ CELLS = {
         Cell("gru", "GRU", "GRU", 3, 4),
         Cell("ligru", "Li-GRU", "GRU", 2, 4, in_torch=False),
         Cell("lstm", "LSTM", "LSTM", 4, 5, has_c=True),
-        Cell("peephole", "peephole LSTM", "LSTM", 4, 5, has_c=True, in_torch=False),
+        Cell("peephole", "peephole LSTM", "LSTM", 4, 5, True, sees_c=True, in_torch=False),
     )
 }

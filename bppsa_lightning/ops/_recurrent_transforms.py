@@ -2,8 +2,8 @@
 
 Letters as in ops/recurrent.py, V members of a mapped dimension. Data that is mapped becomes batch,
 (T, V * B, I); gradients of weights are then each member's own. Mapped weights are a loop over the
-members, one call of the operator each. Second derivatives and tangents are those of
-`bppsa_lightning.reference`, step by step.
+members, one call of the operator each. Second derivatives, tangents, and cells whose gates see c
+are walked by `bppsa_lightning.reference`, step by step.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning import planner
+from bppsa_lightning._cells import CELLS
 from bppsa_lightning._context import is_forward_mode
 from bppsa_lightning.ops._autograd import bit_mask
 from bppsa_lightning.ops._mapped import fold, unfold
@@ -34,7 +35,8 @@ def transformed_layer(
     cell: str, operands: Operands, reverse: bool, algorithm: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`ops.run_layer` under a transform."""
-    if is_forward_mode():
+    # (Where gates see c, what stands in the place of b_hh has other gradients than a bias.)
+    if is_forward_mode() or CELLS[cell].sees_c:
         output, h_n, *c_n = reference_outputs(cell, operands, reverse)
         return output, h_n, c_n[0] if c_n else h_n.new_empty(0, h_n.shape[-1])
     found: tuple[Tensor, ...] = _Layer.apply(cell, reverse, algorithm, *operands)
