@@ -44,11 +44,12 @@ struct LayerBackward {
   };
 
   // Steps a slab of n samples: rows enough to be worth their overhead, few enough for the
-  // second-level cache.
+  // second-level cache, and few enough steps that a gradient fades within a part of the chain.
   int64_t slab_steps(int64_t n) const {
-    constexpr int64_t kBytes = 128 << 10, kRows = 256;
+    constexpr int64_t kBytes = 128 << 10, kRows = 256, kSteps = 128, kSlabs = 16;
     const int64_t bytes = (row + (recomputes ? kept_row : 0)) * sizeof(T);
-    return min(layer.steps, max(int64_t(1), max(kRows, kBytes / bytes) / n));
+    const int64_t steps = max(int64_t(1), max(kRows, kBytes / bytes) / n);
+    return min(layer.steps, min(steps, max(kSteps, layer.steps / kSlabs)));
   }
 
   Slab<T> slab(int64_t hi, int64_t steps, int64_t b, int64_t n, const Memory& memory) const {
