@@ -16,6 +16,7 @@ Writes scaling.json and scaling.png.
 """
 
 import argparse
+import itertools
 import math
 import os
 from typing import Any
@@ -27,6 +28,8 @@ from experiments.paper.scaling_ranks import compared, costs, memory, on_ranks
 
 # kind, T, B, H: of the strong scaling.
 LAYERS = (("GRU", 100_000, 1, 20), ("GRU", 1_000_000, 1, 20), ("GRU", 10_000, 16, 64))
+# Beside those, as a user has them, "auto".
+OTHERS = tuple((kind, T, B, H) for kind in ("RNN", "LSTM") for _, T, B, H in LAYERS[::2])
 # Of ours, the simulated way.
 SIMULATED = {"linear": "linear", "blelloch": "recursive doubling", "speculative": "speculative"}
 MOST_RANKS, MOST_STEPS, WEAK, WARM = 1024, 1 << 20, 10_000, 128
@@ -60,6 +63,9 @@ def main(arguments: list[str] | None = None) -> None:
                 points.append(point)
                 print(said(point), flush=True)
         rows += scaled(kind, T, B, H, of)
+    for (kind, T, B, H), P in itertools.product(OTHERS, ranks):
+        points.append(on_ranks(P, compared, kind, T // asked.shorter, B, H, "auto", asked.pairs)[0])
+        print(said(points[-1]), flush=True)
     kind, T, B, H = OF_MEMORY
     held = [
         {"P": P, "bytes": max(on_ranks(P, memory, kind, T // asked.shorter, B, H, "auto"))}

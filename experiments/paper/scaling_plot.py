@@ -97,11 +97,18 @@ def apart(axis: Any, points: list[dict[str, Any]]) -> None:
         shares = [point["seconds"][name] / point["seconds"]["one"] for point in mine]
         places = [i + 0.27 * (k - 1) for i in range(len(mine))]
         axis.bar(places, shares, 0.25, color=colour, label=words[name])
-    axis.set_xticks(range(len(mine)), [f"n = {p['T']:,}\nB = {p['B']}, H = {p['H']}" for p in mine])
+    axis.set_xticks(
+        range(len(mine)), [f"{p['kind']}\n{_short(p['T'])}\n{p['B']}, {p['H']}" for p in mine]
+    )
+    axis.set_xlabel("cell, steps n, samples B and units H")
     axis.set_ylabel("time of a step, of one process'")
     axis.set_ylim(0, 1.35)
     axis.set_title("measured: two ranks, and what the exchange costs", fontsize=11)
     axis.legend(frameon=False, ncols=3, fontsize=9)
+
+
+def _short(steps: int) -> str:
+    return f"{steps // 1_000_000}M" if steps % 1_000_000 == 0 else f"{steps / 1000:g}k"
 
 
 def memory(axis: Any, found: dict[str, Any]) -> None:

@@ -78,14 +78,14 @@ def test_the_page_quotes_the_record(record):
     gains = {
         (point["T"], point["B"], point["H"]): point
         for point in record["measured"]
-        if point["algorithm"] == "auto"
+        if point["algorithm"] == "auto" and point["kind"] == "GRU"
     }
     for (T, B, H), words in (
         ((10_000, 16, 64), " times"), ((1_000_000, 1, 20), ","), ((100_000, 1, 20), ","),
     ):  # fmt: skip
         assert f"({T:,}, {B}, {H}) {gains[T, B, H]['speed_up']:.2f}{words}" in page
     seconds = gains[100_000, 1, 20]["seconds"]
-    assert 0.15 < 1 - seconds["span"] / seconds["divided"] < 0.25  # "about a fifth"
+    assert 0.1 < 1 - seconds["span"] / seconds["divided"] < 0.15  # "about an eighth"
     one, two, four, *_ = (row["bytes"] for row in record["memory"]["ranks"])
     assert f"{two / one:.2f} of one process' with 2 ranks, {four / one:.2f} with 4" in page
     counted = {row["algorithm"]: row["units"] for row in record["counted"]}  # of the last n
