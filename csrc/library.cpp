@@ -21,12 +21,12 @@ STABLE_TORCH_LIBRARY(bppsa, m) {
       "bool adjoint) -> Tensor");
 
   m.def(
-      "recurrent(str cell, Tensor x, Tensor? h0, Tensor? c0, Tensor w_ih, Tensor w_hh, "
+      "recurrent(str cell, Tensor x, Tensor? h0, Tensor? c0, Tensor? w_ih, Tensor w_hh, "
       "Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, bool reverse, int keep, str algorithm) "
       "-> (Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "recurrent_backward(str cell, Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, "
-      "Tensor output, Tensor kept, Tensor x, Tensor? h0, Tensor? c0, Tensor w_ih, Tensor w_hh, "
+      "Tensor output, Tensor kept, Tensor x, Tensor? h0, Tensor? c0, Tensor? w_ih, Tensor w_hh, "
       "Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, bool reverse, str algorithm, int chunk, "
       "int levels, int wanted) "
       "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");

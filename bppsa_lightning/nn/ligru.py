@@ -91,7 +91,5 @@ class LiGRU(OfSums):
         return (torch.lerp(torch.relu(n), state[0], torch.sigmoid(z)),)
 
     def operate(self, x: Tensor, states: Tensors, w: Weights, reverse: bool) -> tuple[Tensor, ...]:
-        h0, rows = states[0] if states else None, 2 * self.hidden_size
-        as_it_is = torch.eye(rows, dtype=x.dtype, device=x.device)
-        weights = as_it_is, w["weight_hh"], None, w.get("bias_hh")
-        return ops.ligru(x, h0, *weights, reverse=reverse)
+        h0 = states[0] if states else None
+        return ops.ligru(x, h0, None, w["weight_hh"], None, w.get("bias_hh"), reverse=reverse)

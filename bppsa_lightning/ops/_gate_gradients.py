@@ -1,9 +1,9 @@
 """The gradients of a recurrent layer's pre-activations, step by step, by the operators there are.
 
 Letters as in ops/recurrent.py. The backward operator adds gradients of weights up over all samples,
-and its gates' gradients never leave the cache. But the gradient of the input is their product with
-W_ih, and where the forward kept its gates a backward reads neither x nor W_ih for anything else: so
-one that is given the identity for W_ih puts the gates' gradients out, exactly.
+and its gates' gradients never leave the cache. But a layer without W_ih, of which x is what the
+gates are sums of, puts them out as the gradient of x; and where the forward kept its gates, a
+backward reads x for nothing else.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +16,8 @@ from torch.nn.functional import linear
 from bppsa_lightning.ops._recurrent_autograd import Operands
 from bppsa_lightning.ops.diagonal import linear_recurrence
 
-# Of w_ih (GH, I) in place of the layer's: gradients of x (T, B, I), h0 and c0.
-Backward = Callable[[Tensor], tuple[Tensor, Tensor | None, Tensor | None]]
+# As of a layer without W_ih: gradients of x (T, B, GH), h0 and c0.
+Backward = Callable[[], tuple[Tensor, Tensor | None, Tensor | None]]
 
 
 class GateGradients(NamedTuple):
@@ -53,7 +53,7 @@ def gate_gradients(
         incoming: the gradients of output, h_n and c_n, or None.
     """
     w_hh = operands.w_hh
-    d, h0, c0 = backward(torch.eye(w_hh.shape[0], dtype=w_hh.dtype, device=w_hh.device))
+    d, h0, c0 = backward()
     if cell == "gru":  # n = tanh(… + r (W_hn h + b_hn))
         H = w_hh.shape[1]
         r = torch.sigmoid(_gates(operands, output, reverse, H))
@@ -71,6 +71,7 @@ def gate_gradients(
 
 def _gates(operands: Operands, output: Tensor, reverse: bool, rows: int) -> Tensor:
     """The pre-activations again, of the first rows of the weights."""
+    assert operands.w_ih is not None
     of_x = linear(operands.x, operands.w_ih[:rows], _rows(operands.b_ih, rows))
     states = before(output, operands.h0, reverse)
     return of_x + linear(states, operands.w_hh[:rows], _rows(operands.b_hh, rows))

@@ -39,13 +39,13 @@ def member_gradients(
         return run(operands, wanted)
     T, batch = operands.x.shape[:2]
 
-    def backward(w_ih: Tensor) -> tuple[Any, ...]:
-        nothing = operands.x.new_zeros(1, 1, w_ih.shape[1]).expand(T, batch, -1)
+    def backward() -> tuple[Any, ...]:
+        nothing = operands.x.new_zeros(1, 1, len(operands.w_hh)).expand(T, batch, -1)
         asked = (True, *wanted[1:3], *[False] * 5)
-        return run(operands._replace(x=nothing, w_ih=w_ih), asked)[:3]
+        return run(operands._replace(x=nothing, w_ih=None), asked)[:3]
 
     d = gate_gradients(cell, reverse, operands, output, incoming, backward)
-    x = d.of_x @ operands.w_ih if wanted[0] else None
+    x = d.of_x @ operands.w_ih if wanted[0] and operands.w_ih is not None else None
     return (x, d.h0, d.c0, *_of_weights(d, reverse, wanted[3:], output, operands, V))
 
 

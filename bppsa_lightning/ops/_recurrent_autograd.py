@@ -22,12 +22,16 @@ from bppsa_lightning.ops.log import record_scan
 
 
 class Operands(NamedTuple):
-    """The tensors that one direction of one recurrent layer is computed of: see `ops.rnn`."""
+    """The tensors that one direction of one recurrent layer is computed of: see `ops.rnn`.
+
+    Attributes:
+        w_ih: None where x is what it would be multiplied to.
+    """
 
     x: Tensor
     h0: Tensor | None
     c0: Tensor | None
-    w_ih: Tensor
+    w_ih: Tensor | None
     w_hh: Tensor
     b_ih: Tensor | None = None
     b_hh: Tensor | None = None
@@ -173,8 +177,9 @@ def _differentiable_backward(
 
 def reference_outputs(cell: str, operands: Operands, reverse: bool) -> list[Tensor]:
     """output, h_n and, where there is one, c_n, step by step."""
-    x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = operands
-    B, H = x.shape[1], w_ih.shape[0] // CELLS[cell].gates
+    x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = with_w_ih(operands)
+    assert w_ih is not None
+    B, H = x.shape[1], w_hh.shape[0] // CELLS[cell].gates
     h0 = x.new_zeros(B, w_hh.shape[1]) if h0 is None else h0
     last = 0 if reverse else -1
     if CELLS[cell].has_c:
@@ -186,6 +191,14 @@ def reference_outputs(cell: str, operands: Operands, reverse: bool) -> list[Tens
     else:
         h = reference.rnn(x, h0, w_ih, w_hh, b_ih, b_hh, cell.removeprefix("rnn_"), reverse)
     return [h, h[last]]
+
+
+def with_w_ih(operands: Operands) -> Operands:
+    """The same, with the identity for a W_ih that is not there."""
+    if operands.w_ih is not None:
+        return operands
+    of = operands.w_hh
+    return operands._replace(w_ih=torch.eye(of.shape[0], dtype=of.dtype, device=of.device))
 
 
 _forward = torch.ops.bppsa.recurrent.default

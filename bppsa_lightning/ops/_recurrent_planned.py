@@ -16,7 +16,7 @@ from bppsa_lightning.ops.log import record_scan
 
 _TENSORS = (
     "Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor output, Tensor kept, "
-    "Tensor x, Tensor? h0, Tensor? c0, Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh, "
+    "Tensor x, Tensor? h0, Tensor? c0, Tensor? w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh, "
     "Tensor? w_hr"
 )
 

@@ -21,6 +21,7 @@ from bppsa_lightning.ops._recurrent_autograd import (
     laid_out,
     request_of,
     run_forward,
+    with_w_ih,
 )
 from bppsa_lightning.ops._recurrent_transforms import transformed_layer
 
@@ -33,7 +34,7 @@ over_ranks: Callable[[str, Operands, bool, str, ProcessGroup], _Layer] | None = 
 def rnn(
     x: Tensor,
     h0: Tensor | None,
-    w_ih: Tensor,
+    w_ih: Tensor | None,
     w_hh: Tensor,
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
@@ -47,7 +48,9 @@ def rnn(
     Args:
         x: (T, B, I), T >= 1, float32 or float64; all tensors share its dtype and device.
         h0: (B, H), or None for zeros.
-        w_ih: (H, I). w_hh: (H, H). b_ih, b_hh: (H,) or None.
+        w_ih: (H, I), or None where x, (T, B, H), takes the place of W_ih x: what is made of the
+            input otherwise, by a normalisation or a convolution, is the caller's.
+        w_hh: (H, H). b_ih, b_hh: (H,) or None.
         nonlinearity: "tanh" or "relu".
         algorithm: of the backward scan; see `reverse_scan`.
         reverse: time runs from T-1 down to 0; output[t] is the state after steps T-1 … t.
@@ -78,7 +81,7 @@ def rnn(
 def gru(
     x: Tensor,
     h0: Tensor | None,
-    w_ih: Tensor,
+    w_ih: Tensor | None,
     w_hh: Tensor,
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
@@ -90,7 +93,7 @@ def gru(
 
     Args:
         x, h0, algorithm, reverse, group: as for `rnn`.
-        w_ih: (3H, I). w_hh: (3H, H). b_ih, b_hh: (3H,) or None.
+        w_ih: (3H, I), or None, as for `rnn`. w_hh: (3H, H). b_ih, b_hh: (3H,) or None.
 
     Returns:
         output (T, B, H) and h_n (B, H), as `rnn`.
@@ -105,7 +108,7 @@ def gru(
 def ligru(
     x: Tensor,
     h0: Tensor | None,
-    w_ih: Tensor,
+    w_ih: Tensor | None,
     w_hh: Tensor,
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
@@ -119,7 +122,8 @@ def ligru(
 
     Args:
         x, h0, algorithm, reverse, group: as for `rnn`.
-        w_ih: (2H, I), rows in the order z, n. w_hh: (2H, H). b_ih, b_hh: (2H,) or None.
+        w_ih: (2H, I), rows in the order z, n, or None, as for `rnn`. w_hh: (2H, H). b_ih, b_hh:
+            (2H,) or None.
 
     Returns:
         output (T, B, H) and h_n (B, H), as `rnn`.
@@ -128,7 +132,7 @@ def ligru(
         TypeError, ValueError, RuntimeError: as for `rnn`.
 
     Source: Ravanelli et al., arXiv:1803.10225, equations 4. Their batch normalisation of the
-    input's products is the caller's: normalise W x, and pass it as x with the identity as w_ih.
+    input's products is the caller's: normalise W x, and pass it as x, without w_ih.
     """
     operands = Operands(x, h0, None, w_ih, w_hh, b_ih, b_hh)
     return _checked_layer("ligru", operands, reverse, algorithm, group)[:2]
@@ -138,7 +142,7 @@ def lstm(
     x: Tensor,
     h0: Tensor | None,
     c0: Tensor | None,
-    w_ih: Tensor,
+    w_ih: Tensor | None,
     w_hh: Tensor,
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
@@ -152,7 +156,7 @@ def lstm(
     Args:
         x, algorithm, reverse, group: as for `rnn`.
         h0: (B, P), or None for zeros. c0: (B, H), or None for zeros.
-        w_ih: (4H, I). w_hh: (4H, P). b_ih, b_hh: (4H,) or None.
+        w_ih: (4H, I), or None, as for `rnn`. w_hh: (4H, P). b_ih, b_hh: (4H,) or None.
         w_hr: (P, H), the projection of each state, or None (then P = H).
 
     Returns:
@@ -169,7 +173,7 @@ def peephole_lstm(
     x: Tensor,
     h0: Tensor | None,
     c0: Tensor | None,
-    w_ih: Tensor,
+    w_ih: Tensor | None,
     w_hh: Tensor,
     w_c: Tensor,
     b_ih: Tensor | None = None,
@@ -217,6 +221,7 @@ def _checked_layer(
         if not isinstance(group, ProcessGroup):
             raise TypeError(f"group: found {type(group).__name__}, wanted a ProcessGroup, or None")
         assert over_ranks is not None
+        operands = with_w_ih(operands)
         return over_ranks(cell, operands, bool(reverse), algorithm, group)
     return run_layer(cell, operands, bool(reverse), algorithm)
 
@@ -238,7 +243,7 @@ def run_layer(
         output, h_n, c_n (empty unless an LSTM's).
     """
     if is_transformed():
-        return transformed_layer(cell, operands, reverse, algorithm)
+        return transformed_layer(cell, with_w_ih(operands), reverse, algorithm)
     operands, differentiated = laid_out(operands)
     differentiated = differentiated and torch.is_grad_enabled()
     if plan is None and torch.compiler.is_compiling():
@@ -262,11 +267,12 @@ def _check(cell: Cell, operands: Operands, least: int) -> None:
         raise RuntimeError(f"x: found on {x.device}: {missing}")
     GH, P = _checked_w_hh(cell, operands)
     (_, B, I), H = x.shape, GH // cell.gates
+    if operands.w_ih is None and I != GH:
+        raise wrong_shape("x", x, f"{(*x.shape[:2], GH)}, as w_ih is None")
     shapes = (B, P), (B, H), (GH, I), (GH, P), (GH,), (GH,), (P, H)
     for name, tensor, shape in zip(Operands._fields[1:], operands[1:], shapes, strict=True):
-        if tensor is not None or name == "w_ih":
+        if tensor is not None:
             check_tensor(name, tensor)
-            assert tensor is not None
             check_shape(name, tensor, shape)
             check_like(name, tensor, "x", x)
 

@@ -117,7 +117,7 @@ class KernelWalk(Walk):
     ) -> tuple[list[Tensor], Tensor | None, Gradients]:
         """The state's gradient before steps [lo, hi); those of x and weights."""
         x, h0, c0, *_ = self.operands
-        output, H = self.ys[0], self.operands.w_ih.shape[0] // self.cell.gates
+        output, H = self.ys[0], self.operands.w_hh.shape[0] // self.cell.gates
         if lo:
             h0 = output[lo - 1]
             c0 = ops.kept_c(self.kept, H)[lo - 1].contiguous() if self.cell.has_c else None

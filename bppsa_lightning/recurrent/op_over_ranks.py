@@ -24,6 +24,7 @@ def over_ranks(
     and "speculative" looks in every call.
     """
     x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = operands
+    assert w_ih is not None  # see _checked_layer
     record, (GH, P) = CELLS[cell], w_hh.shape
     H = GH // record.gates
     biased = b_ih is not None or b_hh is not None

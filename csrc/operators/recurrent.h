@@ -3,6 +3,7 @@
 //   T steps, B batch, I input, H state, P what of it is put out, G gates
 //   x (T, B, I), contiguous in I; h0 (B, P), c0 (B, H); w_ih (G H, I), w_hh (G H, P), biases (G H),
 //   w_hr (P, H) or none (then P = H), contiguous; one dtype, float32 or float64
+//   without w_ih x is what W_ih would make of it, (T, B, G H)
 //   output (T, B, P), h_n (B, P), c_n (B, H); kept: what a forward keeps, as its device likes it
 //   keep: 0 nothing for a backward, 1 the least (the backward computes the gates again), 2 all
 //   wanted: bit k for the k-th result of the backward; others are tensors of size 0
@@ -21,7 +22,8 @@ namespace bppsa {
 struct LayerTensors {
   const Tensor& x;
   const Maybe &h0, &c0;
-  const Tensor &w_ih, &w_hh;
+  const Maybe& w_ih;
+  const Tensor& w_hh;
   const Maybe &b_ih, &b_hh, &w_hr;
 };
 
@@ -62,6 +64,8 @@ Request layer_request(const std::string& cell, const LayerTensors& in, bool reve
   const int64_t H = request.H = GH / row.gates, P = request.P = in.w_hh.size(1);
   STD_TORCH_CHECK(H >= 1 && GH == row.gates * H && P >= 1 && (in.w_hr.has_value() || P == H),
                   "w_hh: its sizes are not those of a cell ", cell);
+  STD_TORCH_CHECK(in.w_ih.has_value() || I == GH, "x: found ", I, " numbers a step, wanted ", GH,
+                  ", those of the gates, as w_ih is None");
   request.x = steps(x, "x", x, {T, B, I}, reverse, request.x_stride);
   request.h0 = operand(in.h0, "h0", x, {B, P});
   request.c0 = operand(in.c0, "c0", x, {B, H});
@@ -97,7 +101,7 @@ void keep_whole(Request& request, const Tensor& kept, const Tensor& x) {
 template <class Device>
 std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent(const std::string& cell, const Tensor& x,
                                                      const Maybe& h0, const Maybe& c0,
-                                                     const Tensor& w_ih, const Tensor& w_hh,
+                                                     const Maybe& w_ih, const Tensor& w_hh,
                                                      const Maybe& b_ih, const Maybe& b_hh,
                                                      const Maybe& w_hr, bool reverse, int64_t keep,
                                                      const std::string&) {
@@ -150,7 +154,7 @@ struct Results {
     const int64_t rows = std::max<int64_t>(request.windows, 1) * request.B;
     const std::tuple found{next(request.grad_h0, {rows, P}),
                            next(request.grad_c0, {rows, H}, row_of(request.cell).states == 2),
-                           next(request.grad_w_ih, {GH, I}),
+                           next(request.grad_w_ih, {GH, I}, request.w_ih),
                            next(request.grad_w_hh, {GH, P}),
                            next(request.grad_b_ih, {GH}, b_ih),
                            next(request.grad_b_hh, {GH}, b_hh),
@@ -164,7 +168,7 @@ template <class Device>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> recurrent_backward(
     const std::string& cell, const Maybe& grad_output, const Maybe& grad_h_n, const Maybe& grad_c_n,
     const Tensor& output, const Tensor& kept, const Tensor& x, const Maybe& h0, const Maybe& c0,
-    const Tensor& w_ih, const Tensor& w_hh, const Maybe& b_ih, const Maybe& b_hh, const Maybe& w_hr,
+    const Maybe& w_ih, const Tensor& w_hh, const Maybe& b_ih, const Maybe& b_hh, const Maybe& w_hr,
     bool reverse, const std::string& algorithm, int64_t chunk, int64_t levels, int64_t wanted) {
   auto request = layer_request<Device, RecurrentBackwardRequest>(
       cell, {x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr}, reverse);

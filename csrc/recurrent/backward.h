@@ -85,7 +85,7 @@ struct LayerBackward {
       step.c_next = {memory.data + slab.n * padded, padded};
       if (self.forward_weights.input_apart) {
         T* from_x = memory.data + 2 * slab.n * padded;
-        self.forward_weights.input(slab.n, layer.x(t, slab.b), {}, 0, {from_x, width});
+        self.forward_weights.input(slab.n, layer.x(t, slab.b), {from_x, width});
         step.x_part = {from_x, width};
       } else {
         step.x = layer.x(t, slab.b);

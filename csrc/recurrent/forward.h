@@ -22,7 +22,7 @@ struct InputPart {
   const int64_t b, n;  // samples [b, b + n)
   const int64_t width = weights.input_width;
   const int64_t steps = weights.input_apart ? min(ceil_div(kRows, n), layer.steps) : 0;
-  const Buffer<T> inputs{n * steps * layer.I}, parts{n * steps * width};
+  const Buffer<T> inputs{layer.w_ih ? n * steps * layer.I : 0}, parts{n * steps * width};
 
   // For step t; t ascends from 1.
   void of_step(int64_t t, ForwardStep<T>& step) const {
@@ -38,12 +38,17 @@ struct InputPart {
   // From step t on, all samples of a step side by side.
   void apply(int64_t t) const {
     const int64_t I = layer.I, count = min(steps, layer.steps - t + 1);
+    if (!layer.w_ih) {
+      for (int64_t i = 0; i < count; ++i)
+        weights.input(n, layer.x(t + i, b), {parts.data + i * n * width, width});
+      return;
+    }
     T* to = inputs.data;
     for (int64_t i = 0; i < count; ++i) {
       const ConstRows<T> x = layer.x(t + i, b);
       for (int64_t r = 0; r < n; ++r, to += I) std::memcpy(to, x[r], I * sizeof(T));
     }
-    weights.input(count * n, {inputs.data, I}, {}, 0, {parts.data, width});
+    weights.input(count * n, {inputs.data, I}, {parts.data, width});
   }
 };
 

@@ -27,7 +27,7 @@ class ParameterGradients {
     for_each_index(parallel_, workers_, [&](int64_t worker) {
       std::memset(sums_.data + worker * size_, 0, size_ * sizeof(T));
     });
-    if (request.grad_x) arrange_w_ih();
+    if (request.grad_x && layer.w_ih) arrange_w_ih();
   }
 
   // Adds the rows of a slab to the sums of one worker.
@@ -161,8 +161,15 @@ class ParameterGradients {
 
   // Of step t + 1.
   void grad_x(int64_t t, int64_t b, int64_t n, Rows<T> d) const {
-    const int64_t I = layer_.I;
+    const int64_t I = layer_.I, H = layer_.H;
     const Rows<T> out{grad_x_row(t, b), request_.grad_x_stride[1]};
+    if (!layer_.w_ih) {
+      for (int64_t r = 0; r < n; ++r)
+        for (int row = 0; row < Cell::kGates; ++row)
+          std::memcpy(out[r] + Cell::input_gate(row) * H, d[r] + row * layer_.padded,
+                      H * sizeof(T));
+      return;
+    }
     if (!narrow())
       return multiply_x_(n, K_, I, {d.data, d.ld}, rearranged() ? w_ih_.data : layer_.w_ih, {},
                          out);
@@ -211,7 +218,7 @@ class ParameterGradients {
   // As many as workers: so no sum depends on which thread came first.
   Buffer<T> sums_{workers_ * size_};
   const Parallel parallel_ = worth_threads(given_, workers_* size_);
-  Buffer<T> w_ih_{request_.grad_x && rearranged() ? K_ * layer_.I : 0};
+  Buffer<T> w_ih_{request_.grad_x && layer_.w_ih && rearranged() ? K_ * layer_.I : 0};
   MultiplyRows<T> multiply_x_ = nullptr;
 };
 

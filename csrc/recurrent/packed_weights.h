@@ -27,10 +27,12 @@ template <class Cell, typename T = typename Cell::T>
 class PackedWeights {
  public:
   explicit PackedWeights(const Layer<T>& layer, bool needed = true)
-      : input_apart(needed && layer.I * whole_vectors<T>(Cell::kSlots * layer.padded) > kCached),
+      : input_apart(needed && (!layer.w_ih ||
+                               layer.I * whole_vectors<T>(Cell::kSlots * layer.padded) > kCached)),
         input_width(whole_vectors<T>(columns_of<T>(Cell::FromX::slots, layer.padded))),
-        input(input_apart ? layer.I : 0, input_width),
         projection(needed && layer.w_hr ? layer.H : 0, layer.padded_P),
+        takes_sums_(!layer.w_ih),
+        input_(input_apart && layer.w_ih ? layer.I : 0, input_width),
         width_(whole_vectors<T>(Cell::kSlots * layer.padded)),
         memory_(needed ? (layer.P + (input_apart ? 0 : layer.I) + 1) * width_ : 0) {
     if (!needed) return;
@@ -40,11 +42,11 @@ class PackedWeights {
     const Columns from_x(layer, Cell::FromX::slots, layer.I, layer.w_ih);
     pack(layer, Cell::FromH::slots, Columns(layer, Cell::FromH::slots, layer.P, layer.w_hh),
          layer.P, h);
-    if (input_apart)
-      panels_by_columns<T>(layer.I, input_width, Columns(from_x, layer, Cell::FromX::slots),
-                           input.panels());
-    else
+    if (!input_apart)
       pack(layer, Cell::FromX::slots, from_x, layer.I, x);
+    else if (!takes_sums_)
+      panels_by_columns<T>(layer.I, input_width, Columns(from_x, layer, Cell::FromX::slots),
+                           input_.panels());
     if (layer.w_hr)
       panels_by_columns<T>(
           layer.H, layer.padded_P,
@@ -60,11 +62,32 @@ class PackedWeights {
 
   const ForwardWeights<T>& operator*() const { return weights_; }
 
-  // Whether W_ih is too large to stay in the first-level cache beside W_hh: it is then applied to
-  // the samples of several steps at a time, by `input`, to rows of `input_width` numbers.
+  // to, n rows of `input_width` numbers, = the part of n rows of x in the pre-activations.
+  void input(int64_t n, ConstRows<T> x, Rows<T> to) const {
+    if (!takes_sums_) return input_(n, x, {}, 0, to);
+    constexpr Slots<Cell::kSlots> slots = Cell::FromX::slots;
+    const int64_t H = weights_.H;
+    for (int64_t r = 0; r < n; ++r) {
+      const T* sums = x[r];
+      T* part = to[r];
+      for_each_block<T>(1, weights_.padded, [&](auto lanes, int64_t, int64_t k) {
+        constexpr int W = decltype(lanes)::W;
+        for (int slot = 0; slot < Cell::kSlots; ++slot) {
+          const int gate = slots.gate[slot];
+          if (W == kMaxWidth<T> && gate < 0) continue;
+          for (int64_t i = 0; i < W; ++i)
+            *part++ = gate >= 0 && k + i < H ? sums[gate * H + k + i] : T(0);
+        }
+      });
+      std::memset(part, 0, (to[r] + input_width - part) * sizeof(T));
+    }
+  }
+
+  // Whether W_ih is too large to stay in the first-level cache beside W_hh, or none is needed: the
+  // part of the samples of several steps is then made by `input`, before those steps.
   const bool input_apart;
   const int64_t input_width;
-  Multiplier<T> input, projection;
+  Multiplier<T> projection;
 
  private:
   static constexpr int64_t kCached = (16 << 10) / int64_t(sizeof(T));
@@ -125,6 +148,8 @@ class PackedWeights {
     }
   }
 
+  const bool takes_sums_;
+  Multiplier<T> input_;
   const int64_t width_;
   Buffer<T> memory_;
   ForwardWeights<T> weights_{};

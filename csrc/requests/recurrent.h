@@ -23,7 +23,7 @@ struct RecurrentRequest {
   const void* x;          // (T, B, I), contiguous in I
   int64_t x_stride[2];
   const void *h0, *c0;       // (B, P), (B, H), or null for zeros
-  const void *w_ih, *w_hh;   // (GH, I), (GH, P)
+  const void *w_ih, *w_hh;   // (GH, I), or null: x is the gates' part; (GH, P)
   const void *b_ih, *b_hh;   // (GH), or null
   const void* w_hr;          // (P, H), or null
   int64_t output_stride[2];  // of the output: (T, B, P), h_1 ... h_T

@@ -343,3 +343,29 @@ def test_no_samples(emulate):
     one = case("gru", 3, 0, 1, 5)
     result = emulate(one)
     assert not result.found["grad_w_hh"].any() and not result.found["grad_b_ih"].any()
+
+
+@each_cell
+@each_how
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("keep", [emulated_recurrent.LEAST, emulated_recurrent.ALL])
+def test_without_w_ih_x_is_what_gates_are_sums_of(cell, how, reverse, keep, emulate):
+    T, B, H = 7, 3, 5
+    of = case(cell, T, B, GATES[cell] * H, H, reverse)
+    of.tensors["w_ih"] = torch.eye(GATES[cell] * H, dtype=torch.float64)
+    expected = oracle(of)
+    del of.tensors["w_ih"], expected["grad_w_ih"]
+    for batch_first in (False, True):
+        found = emulate(of, torch.float64, batch_first=batch_first, keep=keep, **how).found
+        for name, want in expected.items():
+            assert (found[name] - want).abs().max() <= 1e-11 * want.abs().max().clamp_min(1), name
+
+
+def test_without_w_ih_a_projected_lstm_has_a_first_step_of_its_own(emulate):
+    of = case("lstm", 6, 2, 20, 5, proj_size=3)
+    of.tensors["w_ih"] = torch.eye(20, dtype=torch.float64)
+    expected = oracle(of)
+    del of.tensors["w_ih"], expected["grad_w_ih"]
+    found = emulate(of, torch.float64).found
+    for name, want in expected.items():
+        assert (found[name] - want).abs().max() <= 1e-11 * want.abs().max().clamp_min(1), name

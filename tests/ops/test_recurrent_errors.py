@@ -41,10 +41,19 @@ def test_wrong_calls_name_argument_found_and_wanted(cell, name, change, error, m
 
 
 @each_cell
-def test_a_call_without_w_ih(cell):
+def test_an_input_that_is_not_of_the_gates_without_w_ih(cell):
     tensors = draw(cell, SIZES["some"]) | {"w_ih": None}
-    with pytest.raises(TypeError, match="w_ih: found NoneType, wanted a torch.Tensor"):
+    T, B, I = tensors["x"].shape
+    rows = len(tensors["w_hh"])
+    with pytest.raises(ValueError, match=rf"x: found shape \({T}, {B}, {I}\), wanted "
+                       rf"\({T}, {B}, {rows}\), as w_ih is None"):  # fmt: skip
         ours(cell, tensors)
+
+
+def test_w_ih_that_is_no_tensor():
+    tensors = draw(CELLS["GRU"], SIZES["some"]) | {"w_ih": [1.0]}
+    with pytest.raises(TypeError, match="w_ih: found list, wanted a torch.Tensor"):
+        ours(CELLS["GRU"], tensors)
 
 
 def test_wrong_settings_name_argument_found_and_wanted():

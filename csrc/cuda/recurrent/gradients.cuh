@@ -116,12 +116,28 @@ struct InputWeights {  // w_ih by row of D
   }
 };
 
+/// grad_x (T, B, kGates * H) where there is no w_ih: the gates' gradients, in torch's order.
+template <class Cell>
+__global__ void __launch_bounds__(kThreadsOfBlock)
+    gate_gradients_kernel(BackwardView<typename Cell::scalar_t> view,
+                          typename Cell::scalar_t* grad_x) {
+  const int64_t width = int64_t{Cell::kGates} * view.H;
+  for_each_thread(view.T * view.B * width, [&](int64_t e) {
+    const int64_t row = e / width;
+    const int m = static_cast<int>(e % width);
+    grad_x[row * width + input_row<Cell>(m, view.H)] = view.rows[row * Cell::kRows * view.H + m];
+  });
+}
+
 /// grad_x (T, B, I), contiguous.
 template <class Cell>
 void input_gradient(const BackwardView<typename Cell::scalar_t>& view,
                     const typename Cell::scalar_t* w_ih, int I, typename Cell::scalar_t* grad_x,
                     Launcher& launch) {
   using Real = typename Cell::scalar_t;
+  if (!w_ih)
+    return launch_threads(launch, "gate gradients", gate_gradients_kernel<Cell>,
+                          view.T * view.B * Cell::kGates * view.H, view, grad_x);
   gemm(along_rows<Real>(view.rows, int64_t{Cell::kRows} * view.H),
        AlongColumns<InputWeights<Cell>>{{w_ih, view.H, I}}, view.T * view.B, I,
        int64_t{Cell::kGates} * view.H, grad_x, launch);

@@ -29,15 +29,30 @@ void add_parts(const Real* parts, int64_t splits, int64_t count, const Real* ont
                  to);
 }
 
+/// to (T, B, count), contiguous, = x, of rows of `count` numbers.
+template <typename Real>
+__global__ void __launch_bounds__(kThreadsOfBlock)
+    copy_inputs_kernel(Inputs<Real> x, int64_t rows, int64_t count, Real* to) {
+  for_each_thread(rows * count, [&](int64_t e) { to[e] = x(e / count, e % count); });
+}
+
 /// The input's part of all steps, (T, B, kGates * H), as the input side of `view`; `first` (null:
 /// nothing), of one step, is added to that of the chain's first one.
 template <class Cell, typename Real = typename Cell::scalar_t>
 void multiply_inputs(const Inputs<Real>& x, int64_t I, const Real* first, ForwardView<Real>& view,
                      Launcher& launch) {
   const int64_t rows = int64_t{Cell::kGates} * view.H;
+  if (!view.w_ih && !first) {
+    view.input = x.data, view.input_step = x.step, view.input_sample = x.sample;
+    return;
+  }
   Real* const products = launch.template allocate<Real>(view.T * view.B * rows);
-  gemm(AlongRows<Inputs<Real>>{x}, along_rows(view.w_ih, I), view.T * view.B, rows, I, products,
-       launch);
+  if (view.w_ih)
+    gemm(AlongRows<Inputs<Real>>{x}, along_rows(view.w_ih, I), view.T * view.B, rows, I, products,
+         launch);
+  else
+    launch_threads(launch, "copy inputs", copy_inputs_kernel<Real>, view.T * view.B * rows, x,
+                   view.T * view.B, rows, products);
   view.input = products;
   view.input_step = view.B * rows;
   view.input_sample = rows;
@@ -54,7 +69,7 @@ void plain_forward(const RecurrentForwardRequest& request, Real* h_n, Launcher& 
     using Shape = decltype(shape);
     // Large states take their input as a product in any case: that is fewer kernels to compile.
     if constexpr (Shape::kPasses == 1) {
-      if (request.I == 1 && !first) {
+      if (request.I == 1 && view.w_ih && !first) {
         view.input = x.data, view.input_step = x.step, view.input_sample = x.sample;
         return walk_forward_in<Cell, Shape, true>(view, launch);
       }
@@ -96,7 +111,7 @@ void plain_backward(const RecurrentBackwardRequest& request, const Plan& plan, R
       add_parts<Real>(sums, parts, count, nullptr, to, launch);
     }
   }
-  if (parameters) parameter_gradients<Cell>(view, x, I, parameters, launch);
+  if (parameters) parameter_gradients<Cell>(view, x, request.w_ih ? I : 0, parameters, launch);
   if (request.grad_x && view.B > 0) {
     Real* const to = first_in_time(out<Real>(request.grad_x), request.grad_x_stride[0], request);
     input_gradient<Cell>(view, in<Real>(request.w_ih), I, to, launch);

@@ -22,7 +22,9 @@ struct KeptWeights {  // what each of the four numbers of a unit is summed with
       return gate < 0 ? Real(0) : w_hh[(int64_t{gate} * H + unit) * H + k];
     }
     const int gate = Cell::input_part(place);
-    return gate < 0 ? Real(0) : w_ih[(int64_t{gate} * H + unit) * I + k - H];
+    if (gate < 0) return Real(0);
+    const int64_t row = int64_t{gate} * H + unit;
+    return w_ih ? w_ih[row * I + k - H] : Real(row == k - H);
   }
 };
 
