@@ -58,10 +58,17 @@ def _children(children: list[tuple[Tensor, Tensor]], g: Tensor) -> list[Tensor]:
     return [cross(children[1], g), g] if len(children) == 2 else [g]
 
 
+def of_input(x: Tensor, w_ih: Tensor | None, b_ih: Tensor | None) -> Tensor:
+    """W_ih x + b_ih, x (..., I); without w_ih x + b_ih, as x is what W_ih would make of it."""
+    if w_ih is not None:
+        return linear(x, w_ih, b_ih)
+    return x if b_ih is None else x + b_ih
+
+
 def rnn(
     x: Tensor,
     h0: Tensor,
-    w_ih: Tensor,
+    w_ih: Tensor | None,
     w_hh: Tensor,
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
@@ -76,7 +83,7 @@ def rnn(
         return rnn(x.flip(0), h0, w_ih, w_hh, b_ih, b_hh, nonlinearity).flip(0)
     h, output = h0, []
     for x_t in x:
-        h = getattr(torch, nonlinearity)(linear(x_t, w_ih, b_ih) + linear(h, w_hh, b_hh))
+        h = getattr(torch, nonlinearity)(of_input(x_t, w_ih, b_ih) + linear(h, w_hh, b_hh))
         output.append(h)
     return torch.stack(output)
 
@@ -84,7 +91,7 @@ def rnn(
 def gru(
     x: Tensor,
     h0: Tensor,
-    w_ih: Tensor,
+    w_ih: Tensor | None,
     w_hh: Tensor,
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
@@ -99,7 +106,7 @@ def gru(
         return gru(x.flip(0), h0, w_ih, w_hh, b_ih, b_hh).flip(0)
     h, output = h0, []
     for x_t in x:
-        from_x, from_h = linear(x_t, w_ih, b_ih).chunk(3, -1), linear(h, w_hh, b_hh).chunk(3, -1)
+        from_x, from_h = of_input(x_t, w_ih, b_ih).chunk(3, -1), linear(h, w_hh, b_hh).chunk(3, -1)
         r, z = (torch.sigmoid(a + b) for a, b in zip(from_x[:2], from_h[:2], strict=True))
         n = torch.tanh(from_x[2] + r * from_h[2])
         h = (1 - z) * n + z * h
@@ -110,7 +117,7 @@ def gru(
 def ligru(
     x: Tensor,
     h0: Tensor,
-    w_ih: Tensor,
+    w_ih: Tensor | None,
     w_hh: Tensor,
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
@@ -125,7 +132,7 @@ def ligru(
         return ligru(x.flip(0), h0, w_ih, w_hh, b_ih, b_hh).flip(0)
     h, output = h0, []
     for x_t in x:
-        z, n = (linear(x_t, w_ih, b_ih) + linear(h, w_hh, b_hh)).chunk(2, -1)
+        z, n = (of_input(x_t, w_ih, b_ih) + linear(h, w_hh, b_hh)).chunk(2, -1)
         z, n = torch.sigmoid(z), torch.relu(n)
         h = (1 - z) * n + z * h
         output.append(h)
@@ -136,7 +143,7 @@ def lstm(
     x: Tensor,
     h0: Tensor,
     c0: Tensor,
-    w_ih: Tensor,
+    w_ih: Tensor | None,
     w_hh: Tensor,
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
@@ -154,7 +161,7 @@ def lstm(
         return h.flip(0), c.flip(0)
     h, c, output, cells = h0, c0, [], []
     for x_t in x:
-        i, f, g, o = (linear(x_t, w_ih, b_ih) + linear(h, w_hh, b_hh)).chunk(4, -1)
+        i, f, g, o = (of_input(x_t, w_ih, b_ih) + linear(h, w_hh, b_hh)).chunk(4, -1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(c)
         h = h if w_hr is None else linear(h, w_hr)
@@ -167,7 +174,7 @@ def peephole(
     x: Tensor,
     h0: Tensor,
     c0: Tensor,
-    w_ih: Tensor,
+    w_ih: Tensor | None,
     w_hh: Tensor,
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
@@ -185,7 +192,7 @@ def peephole(
     p_i, p_f, p_g, p_o = x.new_zeros(4, H) if b_hh is None else b_hh.view(4, H)
     h, c, output, cells = h0, c0, [], []
     for x_t in x:
-        i, f, g, o = (linear(x_t, w_ih, b_ih) + linear(h, w_hh)).chunk(4, -1)
+        i, f, g, o = (of_input(x_t, w_ih, b_ih) + linear(h, w_hh)).chunk(4, -1)
         i, f, g = torch.sigmoid(i + p_i * c), torch.sigmoid(f + p_f * c), torch.tanh(g + p_g * c)
         c = f * c + i * g
         h = torch.sigmoid(o + p_o * c) * torch.tanh(c)

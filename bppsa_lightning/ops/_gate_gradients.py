@@ -1,9 +1,9 @@
 """The gradients of a recurrent layer's pre-activations, step by step, by the operators there are.
 
 Letters as in ops/recurrent.py. The backward operator adds gradients of weights up over all samples,
-and its gates' gradients never leave the cache. But a layer without W_ih, of which x is what the
-gates are sums of, puts them out as the gradient of x; and where the forward kept its gates, a
-backward reads x for nothing else.
+and its gates' gradients never leave the cache. But without W_ih, when x is what W_ih would make of
+it, the gradient of x is that of the gates. Where the forward kept its gates, a backward reads
+nothing of x: so any layer can be run backwards like that.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ from torch.nn.functional import linear
 
 from bppsa_lightning.ops._recurrent_autograd import Operands
 from bppsa_lightning.ops.diagonal import linear_recurrence
+from bppsa_lightning.reference import of_input
 
 # As of a layer without W_ih: gradients of x (T, B, GH), h0 and c0.
 Backward = Callable[[], tuple[Tensor, Tensor | None, Tensor | None]]
@@ -71,8 +72,11 @@ def gate_gradients(
 
 def _gates(operands: Operands, output: Tensor, reverse: bool, rows: int) -> Tensor:
     """The pre-activations again, of the first rows of the weights."""
-    assert operands.w_ih is not None
-    of_x = linear(operands.x, operands.w_ih[:rows], _rows(operands.b_ih, rows))
+    bias = _rows(operands.b_ih, rows)
+    if operands.w_ih is None:
+        of_x = of_input(operands.x[..., :rows], None, bias)
+    else:
+        of_x = of_input(operands.x, operands.w_ih[:rows], bias)
     states = before(output, operands.h0, reverse)
     return of_x + linear(states, operands.w_hh[:rows], _rows(operands.b_hh, rows))
 

@@ -45,7 +45,9 @@ def member_gradients(
         return run(operands._replace(x=nothing, w_ih=None), asked)[:3]
 
     d = gate_gradients(cell, reverse, operands, output, incoming, backward)
-    x = d.of_x @ operands.w_ih if wanted[0] and operands.w_ih is not None else None
+    x = None
+    if wanted[0]:
+        x = d.of_x if operands.w_ih is None else d.of_x @ operands.w_ih
     return (x, d.h0, d.c0, *_of_weights(d, reverse, wanted[3:], output, operands, V))
 
 

@@ -25,7 +25,7 @@ class Operands(NamedTuple):
     """The tensors that one direction of one recurrent layer is computed of: see `ops.rnn`.
 
     Attributes:
-        w_ih: None where x is what it would be multiplied to.
+        w_ih: None where x is already what W_ih would make of it.
     """
 
     x: Tensor
@@ -177,8 +177,7 @@ def _differentiable_backward(
 
 def reference_outputs(cell: str, operands: Operands, reverse: bool) -> list[Tensor]:
     """output, h_n and, where there is one, c_n, step by step."""
-    x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = with_w_ih(operands)
-    assert w_ih is not None
+    x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = operands
     B, H = x.shape[1], w_hh.shape[0] // CELLS[cell].gates
     h0 = x.new_zeros(B, w_hh.shape[1]) if h0 is None else h0
     last = 0 if reverse else -1
@@ -191,14 +190,6 @@ def reference_outputs(cell: str, operands: Operands, reverse: bool) -> list[Tens
     else:
         h = reference.rnn(x, h0, w_ih, w_hh, b_ih, b_hh, cell.removeprefix("rnn_"), reverse)
     return [h, h[last]]
-
-
-def with_w_ih(operands: Operands) -> Operands:
-    """The same, with the identity for a W_ih that is not there."""
-    if operands.w_ih is not None:
-        return operands
-    of = operands.w_hh
-    return operands._replace(w_ih=torch.eye(of.shape[0], dtype=of.dtype, device=of.device))
 
 
 _forward = torch.ops.bppsa.recurrent.default

@@ -21,7 +21,6 @@ from bppsa_lightning.ops._recurrent_autograd import (
     laid_out,
     request_of,
     run_forward,
-    with_w_ih,
 )
 from bppsa_lightning.ops._recurrent_transforms import transformed_layer
 
@@ -48,8 +47,8 @@ def rnn(
     Args:
         x: (T, B, I), T >= 1, float32 or float64; all tensors share its dtype and device.
         h0: (B, H), or None for zeros.
-        w_ih: (H, I), or None where x, (T, B, H), takes the place of W_ih x: what is made of the
-            input otherwise, by a normalisation or a convolution, is the caller's.
+        w_ih: (H, I). None: x, (T, B, H), takes the place of W_ih x, so that it may be normalised,
+            or come from a convolution.
         w_hh: (H, H). b_ih, b_hh: (H,) or None.
         nonlinearity: "tanh" or "relu".
         algorithm: of the backward scan; see `reverse_scan`.
@@ -221,7 +220,6 @@ def _checked_layer(
         if not isinstance(group, ProcessGroup):
             raise TypeError(f"group: found {type(group).__name__}, wanted a ProcessGroup, or None")
         assert over_ranks is not None
-        operands = with_w_ih(operands)
         return over_ranks(cell, operands, bool(reverse), algorithm, group)
     return run_layer(cell, operands, bool(reverse), algorithm)
 
@@ -243,7 +241,7 @@ def run_layer(
         output, h_n, c_n (empty unless an LSTM's).
     """
     if is_transformed():
-        return transformed_layer(cell, with_w_ih(operands), reverse, algorithm)
+        return transformed_layer(cell, operands, reverse, algorithm)
     operands, differentiated = laid_out(operands)
     differentiated = differentiated and torch.is_grad_enabled()
     if plan is None and torch.compiler.is_compiling():

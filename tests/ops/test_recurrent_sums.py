@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.recurrent_cases import SIZES, each_algorithm, each_cell
+from support.recurrent_cases import SIZES, each_algorithm, each_cell, each_keep
 from support.recurrent_layers import draw, ours
 
 import bppsa_lightning as bl
@@ -95,3 +95,68 @@ def test_the_operator_keeps_its_contract():
     x, w_hh = torch.randn(4, 2, 6, requires_grad=True), torch.randn(6, 2, requires_grad=True)
     arguments = ("gru", x, None, None, None, w_hh, None, None, None, False, 2, "auto")
     torch.library.opcheck(torch.ops.bppsa.recurrent.default, arguments)
+
+
+@each_cell
+@each_keep
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_a_forward_did_not_keep_is_computed_again(cell, keep, reverse):
+    if keep == 1 and cell.projected:
+        pytest.skip("a projected layer keeps all or nothing")
+    torch.manual_seed(0)
+    tensors = drawn(cell, SIZES["above a register"])
+    tensors["h0"] = torch.randn_like(tensors["h0"])
+
+    def run(tensors):
+        names = ("x", "h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh", "w_hr")
+        b_hh = (
+            {} if cell.name != "peephole" else {"b_hh": torch.randn(len(tensors["w_hh"])).double()}
+        )
+        operands = [(tensors | b_hh).get(name) for name in names]
+        output, h_n, _, kept = torch.ops.bppsa.recurrent(
+            cell.name, *operands, reverse, keep, "auto"
+        )
+        incoming = torch.ones_like(output), torch.ones_like(h_n), None
+        return torch.ops.bppsa.recurrent_backward(
+            cell.name, *incoming, output, kept, *operands, reverse, "linear", 1, 0, 0b00010111
+        )
+
+    torch.manual_seed(1)
+    found = run(tensors)
+    torch.manual_seed(1)
+    wanted = run(with_identity(tensors))
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["rnn", "gru", "ligru", "lstm"])
+def test_gradients_of_each_member_under_vmap(kind):
+    torch.manual_seed(0)
+    G, H = {"rnn": 1, "gru": 3, "lstm": 4, "ligru": 2}[kind], 3
+    xs, w_hh = torch.randn(5, 6, 2, G * H).double(), torch.randn(G * H, H).double() / 2
+    states = (None, None) if kind == "lstm" else (None,)
+
+    def loss(x, w_hh):
+        return getattr(bl.ops, kind)(x, *states, None, w_hh)[0].square().sum()
+
+    found = torch.vmap(torch.func.grad(loss, (0, 1)), (0, None))(xs, w_hh)
+    for v, x in enumerate(xs):
+        own = [t.clone().requires_grad_() for t in (x, w_hh)]
+        for mine, wanted in zip(found, torch.autograd.grad(loss(*own), own), strict=True):
+            torch.testing.assert_close(mine[v], wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_an_infinite_sum_is_no_matter_of_the_other_gates():
+    """As it would be of a product with the identity, of zeros and infinity."""
+    torch.manual_seed(0)
+    x, w_hh = torch.randn(4, 2, 6).double(), torch.randn(6, 2).double() / 2
+    x[1, 0, 2] = torch.inf  # a gate that stays open
+    xs = torch.stack([x, x])
+    wanted = bl.ops.gru(x, None, None, w_hh)[0]
+    assert wanted.isfinite().all()
+    found = torch.vmap(lambda x: bl.ops.gru(x, None, None, w_hh)[0])(xs)
+    torch.testing.assert_close(found[1], wanted, rtol=1e-12, atol=1e-12)
+    tangent = torch.func.jvp(
+        lambda x: bl.ops.gru(x, None, None, w_hh)[0], (x,), (x.new_ones(4, 2, 6),)
+    )
+    torch.testing.assert_close(tangent[0], wanted, rtol=1e-12, atol=1e-12)
