@@ -84,6 +84,13 @@ def test_the_page_quotes_the_record(record):
         ((10_000, 16, 64), " times"), ((1_000_000, 1, 20), ","), ((100_000, 1, 20), ","),
     ):  # fmt: skip
         assert f"({T:,}, {B}, {H}) {gains[T, B, H]['speed_up']:.2f}{words}" in page
+    others = {
+        point["kind"]: point["speed_up"]
+        for point in record["measured"]
+        if point["algorithm"] == "auto" and point["T"] == 100_000
+    }
+    assert f"An RNN of that last size gains {others['RNN']:.2f} times" in page
+    assert f"an LSTM {others['LSTM']:.2f}," in page
     seconds = gains[100_000, 1, 20]["seconds"]
     assert 0.1 < 1 - seconds["span"] / seconds["divided"] < 0.15  # "about an eighth"
     one, two, four, *_ = (row["bytes"] for row in record["memory"]["ranks"])
