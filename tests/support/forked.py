@@ -59,6 +59,8 @@ def run(folder, script, *arguments, ranks=None, timeout=300):
                 break
             if any(process.exitcode for process in started):
                 end = min(end, time.monotonic() + 5)  # the others wait for it
+        while any(map(_has_members, started)) and time.monotonic() < end:
+            time.sleep(0.02)  # the first process of a training may end before those it started
     finally:
         for process in started:
             kill(process)
@@ -80,6 +82,16 @@ def kill(process):
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()  # it may not lead its group yet
     process.join()
+
+
+def _has_members(process):
+    """Whether any process of the group that a process led has not ended."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(group) == process.pid and state not in "ZX":
+                return True
+    return False
 
 
 def environment(**variables):
