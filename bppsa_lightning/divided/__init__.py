@@ -12,10 +12,11 @@ Nothing here knows a cell or a kernel: a rank walks its span by an `Engine` of
 from bppsa_lightning.divided.cost import choose, seconds
 from bppsa_lightning.divided.divide import Division, Way
 from bppsa_lightning.divided.memory import RankMemory
+from bppsa_lightning.divided.ragged import RaggedWalk
 from bppsa_lightning.divided.states import Report
 from bppsa_lightning.divided.walk import Gradients, GraphWalk, Leaves, Walk
 
 __all__ = [
-    "Division", "Gradients", "GraphWalk", "Leaves", "RankMemory", "Report", "Walk", "Way",
-    "choose", "seconds",
+    "Division", "Gradients", "GraphWalk", "Leaves", "RaggedWalk", "RankMemory", "Report",
+    "Walk", "Way", "choose", "seconds",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ _BACKWARD = 0.5
 
 def seconds(
     cost: Callable[[int], float], T: int, B: int, S: int, P: int, way: Way,
-    latency: float, of_byte: float, itemsize: int = 4,
+    latency: float, of_byte: float, itemsize: int = 4, on_gpu: bool = False,
 ) -> float:  # fmt: skip
     """Of forward and backward of the rank that is done last.
 
@@ -40,7 +40,9 @@ def seconds(
         rounds = 2 + max(0, P - 2).bit_length()
         maps = latency + of_byte * itemsize * B * S * (S + 1)
         # A map's S rows are walked as samples are, twice: with nothing direct, and then for good.
-        composed = T * (B * cost(S) + 2 * cost(B)) * _BACKWARD
+        # (A GPU walks those of all samples at once.)
+        rows = cost(B * S) if on_gpu else B * cost(S)
+        composed = T * (rows + 2 * cost(B)) * _BACKWARD
         return walked + composed + rounds * maps
     turns = P - 1 + way.groups
     return walked + turns * (T * cost(max(1, B // way.groups)) * _BACKWARD + state)
@@ -64,8 +66,8 @@ def choose(
         return relays[0]
     latency, of_byte = exchange.seconds(x.device)
     ways = relays if algorithm == "linear" or not composes else [*relays, Way("relay", "compose")]
-    itemsize = x.element_size()
-    times = [seconds(cost, T, B, S, P, way, latency, of_byte, itemsize) for way in ways]
+    of_x = x.element_size(), x.is_cuda
+    times = [seconds(cost, T, B, S, P, way, latency, of_byte, *of_x) for way in ways]
     # Ranks may be of different speed: they do as the first one says.
     found = torch.tensor([times.index(min(times))], device=x.device)
     return ways[int(exchange.gather(found)[0])]

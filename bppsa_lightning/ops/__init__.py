@@ -25,7 +25,7 @@ from bppsa_lightning.ops.recurrent_into import (
     recurrent_into,
     recurrent_room,
 )
-from bppsa_lightning.ops.recurrent_jacobian import recurrent_jacobian, run_backward
+from bppsa_lightning.ops.recurrent_jacobian import bytes_of_walk, recurrent_jacobian, run_backward
 from bppsa_lightning.ops.recurrent_windows import recurrent_windows, recurrent_windows_backward
 from bppsa_lightning.ops.sampled import run_sampled_layer
 from bppsa_lightning.ops.scan import reverse_scan
@@ -50,6 +50,7 @@ __all__ = [
     "recurrent_backward_into",
     "recurrent_into",
     "recurrent_jacobian",
+    "bytes_of_walk",
     "recurrent_room",
     "recurrent_windows",
     "recurrent_windows_backward",

@@ -32,12 +32,48 @@ def run_backward(
 
 
 def recurrent_jacobian(cell: str, operands: Operands, output: Tensor, kept: Tensor) -> Tensor:
-    """(B, S, S), on a CPU: row i is the gradient at the first state of unit i of the last one.
+    """(B, S, S): row i is the gradient at the first state of unit i of the last one.
 
     Args:
-        output, kept: of a forward that kept something. S = P, and H more for an LSTM's c.
+        output, kept: of a forward; on a CPU of one that kept something. S = P, and H more for an
+            LSTM's c.
     """
+    if output.is_cuda:
+        return jacobian_by_walk(cell, operands, output, kept)
     return torch.ops.bppsa.recurrent_jacobian(cell, output, kept, *operands, False)
+
+
+def jacobian_by_walk(cell: str, operands: Operands, output: Tensor, kept: Tensor) -> Tensor:
+    """The same by one backward, in which each unit of each sample is a sample of its own.
+
+    For a GPU, where S times the samples take hardly longer; its copies of what a backward reads
+    have S times the size (`bytes_of_walk`).
+    """
+    (B, P), has_c = output.shape[1:], CELLS[cell].has_c
+    H = operands.w_hh.shape[0] // CELLS[cell].gates
+    S = P + H * has_c
+    units = torch.eye(S, dtype=output.dtype, device=output.device).repeat(B, 1)
+    h, c = units[:, :P].contiguous(), units[:, P:].contiguous() if has_c else None
+
+    def of_each_unit(t: Tensor | None, dim: int) -> Tensor | None:
+        return None if t is None else t.repeat_interleave(S, dim)
+
+    x, h0, c0, *weights = operands
+    copied = Operands(
+        of_each_unit(x, 1), of_each_unit(h0, 0), of_each_unit(c0, 0), *weights  # type: ignore[arg-type]
+    )  # fmt: skip
+    asked = False, True, has_c, *[False] * len(weights)
+    _, *found = run_backward(
+        cell, None, h, c, output.repeat_interleave(S, 1), kept.repeat_interleave(S, 1), copied,
+        asked,
+    )  # fmt: skip
+    return torch.cat([g for g in found if g is not None], 1).view(B, S, S)
+
+
+def bytes_of_walk(cell: str, T: int, B: int, I: int, H: int, P: int, itemsize: int) -> int:
+    """What `jacobian_by_walk` copies at most: x, outputs, and what is kept of each step."""
+    gates, has_c = CELLS[cell].gates, CELLS[cell].has_c
+    return T * B * (P + H * has_c) * (I + P + (gates + 2) * H) * itemsize
 
 
 @torch.library.register_fake("bppsa::recurrent_jacobian")

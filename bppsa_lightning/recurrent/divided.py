@@ -14,25 +14,31 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import dropout
+from torch.nn.utils.rnn import PackedSequence
 
-from bppsa_lightning import planner
+from bppsa_lightning import ops, planner
 from bppsa_lightning.divided import (
     Division,
     GraphWalk,
     Leaves,
+    RaggedWalk,
     RankMemory,
     Report,
     Walk,
     Way,
     choose,
 )  # fmt: skip
+from bppsa_lightning.divided.states import Start
 from bppsa_lightning.ops.log import record_scan
 from bppsa_lightning.ranks import Exchange, Spans, span_of, summed, whole_of
+from bppsa_lightning.recurrent import packed_span
 from bppsa_lightning.recurrent.config import OneLayer, RecurrentConfig
 from bppsa_lightning.recurrent.end_of_span import EndOfSpan
 from bppsa_lightning.recurrent.engines import LayerEngine, PytorchEngine
 from bppsa_lightning.recurrent.in_place import KernelsInPlace
 from bppsa_lightning.recurrent.kernel_walk import KernelWalk, WindowsWalk
+from bppsa_lightning.recurrent.packed import Scan
+from bppsa_lightning.recurrent.packed_span import PackedSpan
 from bppsa_lightning.windows import Cut, choose_cut
 
 Tensors = Sequence[Tensor]
@@ -40,12 +46,24 @@ Tensors = Sequence[Tensor]
 # Of each rank, below which a layer is not divided: in less time than a message takes, all walk all.
 LEAST_STEPS = 64
 
+# Bytes of copies for composing a span on a GPU, beyond which gradients are passed on.
+_MOST_COPIED = 1 << 31
+
 _DTYPES = (torch.float32, torch.float64)
 _BROUGHT = (
-    "", "the number of the call", "its batch", "its features", "its dtype", "whether gradients "
-    "are wanted", "its algorithm", "its steps in all", 
-    "the state of its random numbers (a hash)", "",
-)  # fmt: skip
+    "",
+    "packed input",
+    "the number of the call",
+    "its batch",
+    "its features",
+    "its dtype",
+    "whether gradients are wanted",
+    "its algorithm",
+    "its steps in all",
+    "the state of its random numbers (a hash)",
+    *packed_span.TOLD,
+    "",
+)
 
 
 class DividedLayer:
@@ -138,6 +156,26 @@ class DividedLayer:
         self._begin(x, algorithm)
         return self._scan(x, states, weights, reverse, 0, algorithm)
 
+    def packed_scan(self, input: PackedSequence, states: Tensors, algorithm: str) -> Scan:
+        """One direction of one layer, of the data (N, I) of this rank's steps of packed ones."""
+        data, sizes = input.data, input.batch_sizes
+        nothing = data.new_empty(len(sizes), 0, data.shape[1])
+        found = self._begin(nothing, algorithm, packed_span.told(input, states))
+        name = self.exchange.name or "module"
+        self.batch = packed_span.samples(name, found[:, -4:-1].tolist(), self.spans.lengths)
+        span = PackedSpan.of(sizes, self.batch, data.device)
+
+        def scan(
+            x: Tensor, states: Tensors, weights: Tensors, reverse: bool, place: int
+        ) -> tuple[Tensor, ...]:
+            padded = span.padded(x)
+            output, *last = self._scan(
+                padded, states, weights, reverse, place, algorithm, span.steps
+            )
+            return span.data(output), *last
+
+        return scan
+
     def _shared(
         self, x: Tensor, states: Tensors, weights: Tensors
     ) -> tuple[Tensor, Tensors, Tensors]:
@@ -151,17 +189,26 @@ class DividedLayer:
         mask = dropout(x.new_ones(self.spans.T, *x.shape[1:]), p)
         return x * mask[self.spans.of(self.exchange.rank)]
 
-    def _begin(self, x: Tensor, algorithm: str) -> None:
-        """Before anything is exchanged: that all ranks have come for the same."""
+    def _begin(
+        self, x: Tensor, algorithm: str, packed: tuple[int, int, int] | None = None
+    ) -> Tensor:
+        """Before anything is exchanged: that all ranks have come for the same; what they brought.
+
+        Args:
+            packed: what they are `told` of steps that are packed; x is then (T, 0, F).
+        """
         T, B, F = x.shape
         self._calls, self.batch = self._calls + 1, B
         brought = [
-            T, self._calls, B, F, _DTYPES.index(x.dtype), int(torch.is_grad_enabled()),
-            hash_of(algorithm), 0 if self.sharded else T, self._randomness(x), 0,
+            T, int(packed is not None), self._calls, B, F, _DTYPES.index(x.dtype),
+            int(torch.is_grad_enabled()), hash_of(algorithm), 0 if self.sharded else T,
+            self._randomness(x),
+            *(packed or packed_span.OF_DENSE), 0,
         ]  # fmt: skip
         found, self._before = self._end_of_span.agreed(self.exchange, brought, _BROUGHT, x)
         P = self.exchange.size
         self.spans = Spans(found[:, 0].tolist()) if self.sharded else Spans.equal(T, P)
+        return found
 
     def _randomness(self, x: Tensor) -> int:
         """Of the generators, where ranks must draw alike."""
@@ -191,14 +238,18 @@ class DividedLayer:
 
     def _scan(
         self, x: Tensor, states: Tensors, weights: Tensors, reverse: bool, place: int,
-        algorithm: str,
+        algorithm: str, steps: Tensor | None = None,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """x (T, B, I) of this rank's span -> output (T, B, P), and the last states."""
+        """x (T, B, I) of this rank's span -> output (T, B, P), and the last states.
+
+        Args:
+            steps: (1, B), how many of them each sample has, by falling numbers; None for all.
+        """
         exchange = self.exchange.towards(reverse)
         lengths = self.spans.lengths[::-1] if reverse else self.spans.lengths
         B = x.shape[1]
         state = list(states) or [x.new_zeros(B, n) for n in self._config.state_sizes]
-        xs = [x.flip(0) if reverse else x]
+        xs = [x.flip(0) if reverse else x, *([] if steps is None else [steps])]
         engine = self._engine(x, weights, max(lengths))
         size = place, max(lengths), B
         if torch._C._current_graph_task_id() != -1 and size in self._of_size:
@@ -209,9 +260,11 @@ class DividedLayer:
             report = self._memories[place].report = self.reports[place] = Report()
             self.ways[place] = self._of_size[size] = way
         like = [x.new_empty(1, self._config.output_size)]
-        start = partial(self._walk, engine, way)
+        start: Start = partial(self._walk, engine, way)
+        if steps is not None:
+            start = partial(_ragged, start, reverse, like[0])
         call = Division(exchange, engine, start, way, like, report, self._log)
-        if place == 0 and self.sharded and not reverse:
+        if place == 0 and self.sharded and not reverse and steps is None:
             call.before = self._end_of_span.used(way, x, self._before)
         [output], last = call(xs, state)
         return (output.flip(0) if reverse else output, *last)
@@ -225,7 +278,7 @@ class DividedLayer:
         self, exchange: Exchange, engine: LayerEngine, xs: Leaves, state: Leaves,
         lengths: Sequence[int], place: int, algorithm: str,
     ) -> Way:  # fmt: skip
-        composes = type(engine) is LayerEngine and xs[0].is_cpu
+        composes = type(engine) is LayerEngine and self._copies_fit(xs[0], max(lengths))
         B, S = len(state[0]), sum(s.shape[1] for s in state)
         asked = max(lengths), B, algorithm, place  # the same on all ranks
         if asked not in self._chosen:
@@ -238,9 +291,22 @@ class DividedLayer:
         if place in self._loaded:
             memory.load_state_dict(self._loaded.pop(place), xs[0].device)
         may_meet = self.looks and algorithm in ("auto", planner.SPECULATIVE)
+        if len(xs) > 1:
+            memory.reason, may_meet = "samples end at different steps", False
         if not may_meet or exchange.size == 1 or not B:
             return otherwise
         return memory.way(exchange, engine, xs, state, lengths, otherwise)
+
+    def _copies_fit(self, x: Tensor, T: int) -> bool:
+        """Whether a GPU can hold what it needs to compose a span."""
+        c, B = self._config, x.shape[1]
+        return (
+            x.is_cpu
+            or ops.bytes_of_walk(
+                c.cell.name, T, B, x.shape[2], c.hidden_size, c.output_size, x.element_size()
+            )
+            <= _MOST_COPIED
+        )
 
     def _engine(self, x: Tensor, weights: Tensors, T: int) -> LayerEngine:
         """What walks a span of about T steps: PyTorch's kernels where they are faster at it."""
@@ -311,6 +377,17 @@ class DividedLayer:
         """From a checkpoint, when each is next used."""
         self._loaded = {int(k): memory for k, memory in state.items()}
         self._memories = {}
+
+
+def _ragged(
+    start: Start, reverse: bool, like: Tensor, xs: Leaves, state: Leaves, tail: int, keep: bool,
+    wanted: Sequence[bool],
+) -> Walk:  # fmt: skip
+    """The walk of steps that not all samples have, of such as all have."""
+    of_piece = wanted[0], *wanted[2:]
+    return RaggedWalk(
+        lambda x, state: start([x], state, tail, keep, of_piece), xs, reverse, state, like, wanted
+    )
 
 
 def hash_of(algorithm: str) -> int:

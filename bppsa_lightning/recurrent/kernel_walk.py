@@ -107,9 +107,6 @@ class KernelWalk(Walk):
         return self._backward(0, self._cuts[-1], grad_ys[0], grad_last, nothing)[0]
 
     def jacobian(self) -> Tensor:
-        x = self.operands.x
-        if x.is_cuda:
-            raise NotImplementedError("composing a span on CUDA")
         return ops.recurrent_jacobian(self.cell.name, self.operands, self.ys[0], self.kept)
 
     def _backward(

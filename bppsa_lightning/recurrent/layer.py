@@ -17,7 +17,15 @@ from bppsa_lightning import _overridden, planner
 from bppsa_lightning._context import is_tracing
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.planner import machine
-from bppsa_lightning.recurrent import graphs, precision, scripting, stack, straight, support
+from bppsa_lightning.recurrent import (
+    graphs,
+    packed_span,
+    precision,
+    scripting,
+    stack,
+    straight,
+    support,
+)
 from bppsa_lightning.recurrent.config import RecurrentConfig
 from bppsa_lightning.recurrent.divided import DividedLayer
 from bppsa_lightning.recurrent.engines import LayerEngine
@@ -102,8 +110,10 @@ class RecurrentChain(Chain):
             T, B = self._steps_and_batch(input)
             data: Tensor = input.data if isinstance(input, PackedSequence) else input
             batch = (B,) if input is not data or data.dim() == 3 else ()
+            if divided and input is not data and self._is_sharded:  # it knows its own steps alone
+                batch = (packed_span.samples_known(input, states),)
             reason = support.unsupported_call(config, data, batch, states, weights)
-        if divided and self.divided is not None and self.divided.sharded and reason is not None:
+        if divided and self._is_sharded and reason is not None:
             raise ValueError(f"{self.name or 'module'}: found {reason}; that is not divided")
         self.record_call(reason)
         if reason is not None:
@@ -135,10 +145,15 @@ class RecurrentChain(Chain):
             return False
         return divided.sharded or divided.pays(*self._steps_and_batch(input), self._algorithm)
 
+    @property
+    def _is_sharded(self) -> bool:
+        return self.divided is not None and self.divided.sharded
+
     def _undividable(self, input: Any) -> str | None:
         """Why a call cannot be divided, nor scanned; None if it can be."""
-        if isinstance(input, PackedSequence) and self.divided and self.divided.sharded:
-            return "a PackedSequence, of which a rank has no span"
+        packed = isinstance(input, PackedSequence)
+        if packed and self._is_sharded and not len(input.data):  # spans may be empty
+            return support.missing_kernels(input.data)
         dense = isinstance(input, Tensor) and input.dim() == 3
         if dense and input.shape[-1] == self.config.input_size:
             return support.missing_kernels(input)  # spans may be empty
@@ -148,10 +163,13 @@ class RecurrentChain(Chain):
         """A call, by all ranks of `divided`."""
         divided, algorithm = self.divided, self._algorithm
         assert divided is not None
-        if isinstance(input, PackedSequence):
+        if isinstance(input, PackedSequence) and divided.sharded:
+            of_rows = divided.packed_scan(input, states, algorithm)
+            result: Any = stack.run_rows(input, states, weights, self._layers, of_rows)
+        elif isinstance(input, PackedSequence):
             scan = partial(divided.whole_scan, algorithm=algorithm)
             spread = stack.packed_scan(input, self.config.cell, scan, scan)
-            result: Any = stack.run_rows(input, states, weights, self._layers, spread)
+            result = stack.run_rows(input, states, weights, self._layers, spread)
         else:
             layers = partial(divided.layers, algorithm=algorithm, run=self._layers)
             result = stack.run_dense(input, states, weights, self.module.batch_first, layers)
@@ -281,7 +299,7 @@ class RecurrentChain(Chain):
     def _steps_and_batch(self, input: Tensor | PackedSequence) -> tuple[int, int]:
         if isinstance(input, PackedSequence):
             sizes = input.batch_sizes
-            return sizes.shape[0], int(sizes[0])
+            return sizes.shape[0], int(sizes[0]) if len(sizes) else 0
         if input.dim() == 2:
             return input.shape[0], 1
         T, B = input.shape[:2]

@@ -72,7 +72,7 @@ class PackedScan:
         if self._checks_overflow and not padded.detach().sum().isfinite():
             rows = self._in_groups(of_equal_length)
             padded, *cells = self._padded(rows, x, states, weights, reverse, place)
-        output = _gather(padded, rows.of(reverse))
+        output = gather(padded, rows.of(reverse))
         return (output, output.index_select(0, rows.last(reverse)), *cells)
 
     def _in_groups(self, grouped: Callable[[list[int]], list[int]]) -> Rows:
@@ -92,7 +92,7 @@ class PackedScan:
             x = pad(x, (0, 1))
         if self._freezes_padding and not self._marks:
             weights = [with_frozen_padding(weights[0], self._cell), *weights[1:]]
-        padded = _spread(x, rows.of(reverse), rows.total, self._freezes_padding)
+        padded = spread(x, rows.of(reverse), rows.total, self._freezes_padding)
         blocks = padded.split(rows.sizes)
         parts = [state.split(rows.samples) for state in states]
         results = []
@@ -107,7 +107,7 @@ class PackedScan:
         ]
 
 
-def _spread(data: Tensor, rows: Tensor, total: int, freezes: bool) -> Tensor:
+def spread(data: Tensor, rows: Tensor, total: int, freezes: bool) -> Tensor:
     if not is_transformed():
         padded: Tensor = _Spread.apply(data, rows, total, freezes)
         return padded
@@ -117,7 +117,7 @@ def _spread(data: Tensor, rows: Tensor, total: int, freezes: bool) -> Tensor:
     return padded.index_copy(0, rows, data)
 
 
-def _gather(padded: Tensor, rows: Tensor) -> Tensor:
+def gather(padded: Tensor, rows: Tensor) -> Tensor:
     gathered: Tensor = (
         padded.index_select(0, rows) if is_transformed() else _Gather.apply(padded, rows)
     )

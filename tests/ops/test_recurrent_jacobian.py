@@ -6,6 +6,7 @@ from support.cases import relative_error
 
 from bppsa_lightning import ops
 from bppsa_lightning._cells import CELLS
+from bppsa_lightning.ops.recurrent_jacobian import bytes_of_walk, jacobian_by_walk
 
 I, H = 3, 7
 
@@ -49,13 +50,23 @@ def test_the_jacobian_of_all_steps(cell, projected, keep, T, B, dtype):
     output, *_, kept = ops.run_forward(cell, *operands, False, keep, "linear")
     found = ops.recurrent_jacobian(cell, operands, output, kept)
     truth = wanted(cell, operands, output, kept)
-    assert found.shape == truth.shape
-    of_denormals = 8 * torch.finfo(dtype).tiny  # which some walks take for zero
-    faded = truth.numel() and float((found - truth).abs().max()) <= of_denormals
-    assert faded or relative_error(found, truth) < (1e-5 if dtype == torch.float32 else 1e-13)
+    for have in (found, jacobian_by_walk(cell, operands, output, kept)):
+        assert have.shape == truth.shape
+        of_denormals = 8 * torch.finfo(dtype).tiny  # which some walks take for zero
+        faded = truth.numel() and float((have - truth).abs().max()) <= of_denormals
+        assert faded or relative_error(have, truth) < (1e-5 if dtype == torch.float32 else 1e-13)
 
 
 def test_what_has_faded_is_nothing():
     operands = layer("gru", 4000, 1, False, torch.float32, 0.3)
     output, *_, kept = ops.run_forward("gru", *operands, False, 2, "linear")
     assert not ops.recurrent_jacobian("gru", operands, output, kept).any()
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_what_a_walk_copies_is_counted(keep):
+    """As much as all copies have, or somewhat more."""
+    operands = layer("lstm", 6, 2, False, torch.float32, 1.0)
+    output, *_, kept = ops.run_forward("lstm", *operands, False, keep, "linear")
+    copied = 2 * H * sum(t.nbytes for t in (operands.x, output, kept))
+    assert copied <= bytes_of_walk("lstm", 6, 2, I, H, H, 4) <= 3 * copied

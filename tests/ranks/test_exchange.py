@@ -7,7 +7,7 @@ SCRIPT = forked.TESTS / "support" / "rank_checks.py"
 CHECKS = (
     "rounds", "reverse_scan", "unsound", "another_shape", "another_algorithm", "empty_spans",
     "second_backward", "empty_batch", "copied", "too_short", "autocast", "threads", "gathers",
-    "operators", "ends_of_spans",
+    "operators", "ends_of_spans", "packed_spans", "mixed_up_packs",
 )  # fmt: skip
 
 

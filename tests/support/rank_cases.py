@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 import bppsa_lightning as bl
@@ -62,7 +62,7 @@ class Case:
             "dtype": r.choice(["float64", "float64", "float32"]), "sharded": self.sharded,
             "algorithm": r.choice(["auto", "linear", "blelloch", "speculative", "speculative"]),
             "gain": r.choice([1.0, 1.0, 0.3, 2.0]), "states": r.random() < 0.5,
-            "packed": not self.sharded and r.random() < 0.2, "loss": r.choice(LOSSES),
+            "packed": r.random() < 0.2, "loss": r.choice(LOSSES),
             "frozen": r.choice(["", "", "", "input", "parameters"]),
             "checkpoint": r.random() < 0.15, "unbatched": B == 1 and r.random() < 0.1,
         }  # fmt: skip
@@ -89,8 +89,12 @@ class Case:
             self.weights[:-1] = 0
         self.of_states = torch.randn(both, B, max(sizes), dtype=self.dtype)
 
-    def run(self, layer, x, hx, weights):
-        """Outputs and gradients of a step; weights (T, B, D*P) are those of the loss."""
+    def run(self, layer, x, hx, weights, begin=None):
+        """Outputs and gradients of a step; weights (T, B, D*P) are those of the loss.
+
+        Args:
+            begin: of x in the whole sequence, if it is a span; None for the whole.
+        """
         o, first = self.options, self.made["batch_first"]
         torch.manual_seed(1)  # of dropout
         x = x.clone().requires_grad_(o["frozen"] != "input")
@@ -98,13 +102,18 @@ class Case:
         given = x.squeeze(1) if o["unbatched"] else x.transpose(0, 1) if first else x
         states = [s.squeeze(1) if o["unbatched"] else s for s in hx]
         states = (tuple(states) if len(states) == 2 else states[0]) if states else None
-        if o["packed"]:
+        if o["packed"] and begin is not None:
+            given = packed_span(x, self.lengths, begin)
+        elif o["packed"]:
             given = pack_padded_sequence(given, self.lengths, first, enforce_sorted=False)
         if o["checkpoint"] and not o["packed"]:
             output, last = checkpoint(layer, given, states, use_reentrant=False)
         else:
             output, last = layer(given, states)
-        if o["packed"]:
+        if o["packed"] and begin is not None:
+            output = padded_span(output, *weights.shape[:2])
+            output = output.transpose(0, 1) if first else output
+        elif o["packed"]:
             output, _ = pad_packed_sequence(output, first, total_length=len(weights))
         output = output.unsqueeze(1) if o["unbatched"] else output
         output = output.transpose(0, 1) if first and not o["unbatched"] else output
@@ -151,11 +160,11 @@ class Case:
         lengths = self.lengths_of(size)
         for _ in range(2 if self.options["algorithm"] in ("auto", "speculative") else 1):
             layer.zero_grad()
-            x, weights = self.x, self.weights
+            x, weights, begin = self.x, self.weights, None
             if self.sharded:
                 span = Spans(lengths).of(rank)
-                x, weights = x[span], weights[span]
-            found = self.run(layer, x, self.hx, weights)
+                x, weights, begin = x[span], weights[span], span.start
+            found = self.run(layer, x, self.hx, weights, begin)
         return found, bl.explain(layer)
 
     def lengths_of(self, size):
@@ -165,6 +174,27 @@ class Case:
             return Spans.equal(T, size).lengths
         cuts = sorted(r.randint(0, T) for _ in range(size - 1))
         return [b - a for a, b in zip([0, *cuts], [*cuts, T], strict=True)]
+
+
+def packed_span(x, lengths, begin):
+    """The steps x (T, B, I) from `begin` on, of samples of these lengths, packed."""
+    T, B = x.shape[:2]
+    order = lengths.argsort(descending=True)
+    has_step = lengths[order] - begin > torch.arange(T)[:, None]
+    sizes = has_step.sum(1)
+    data = x.index_select(1, order)[has_step]
+    return PackedSequence(data, sizes[sizes > 0], order, order.argsort())
+
+
+def padded_span(packed, T, B):
+    """(T, B, F) of the same, with zeros where there is nothing."""
+    sizes = torch.zeros(T, dtype=torch.int64)
+    sizes[: len(packed.batch_sizes)] = packed.batch_sizes
+    has_step = torch.arange(B) < sizes[:, None]
+    padded = packed.data.new_zeros(T, B, packed.data.shape[1])
+    return padded.masked_scatter(has_step[..., None], packed.data).index_select(
+        1, packed.unsorted_indices
+    )
 
 
 def _several(last):

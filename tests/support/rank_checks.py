@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import bppsa_lightning as bl
 from bppsa_lightning import reference
@@ -21,6 +22,7 @@ from bppsa_lightning._replacement import replacement_of
 from bppsa_lightning.ranks import DenseMaps, Exchange, Map, Spans, carry
 from support.cases import chain, relative_error
 from support.of_ranks import begin
+from support.rank_cases import packed_span
 
 
 def group():
@@ -264,6 +266,64 @@ def gathers(rank, P):
             assert torch.equal(found, torch.arange(P, dtype=own.dtype)[:, None].expand(P, size))
             sent = own if towards.rank == 1 else torch.empty(size)
             assert torch.equal(towards.of_rank(1, sent), torch.ones(size))
+
+
+def packed_spans(rank, P):
+    """Samples that end early, and in any rank's span, forwards and backwards."""
+    lengths = torch.tensor([9, 40 * P, 3, 25 * P, 25 * P])
+    for kind in (nn.RNN, nn.GRU, nn.LSTM):
+        for algorithm in ("auto", "linear", "blelloch"):
+            for spans in (Spans.equal(40 * P, P), Spans([0, *[5] * (P - 2), 40 * P - 5 * (P - 2)])):
+                torch.manual_seed(0)
+                alone = kind(2, 5, num_layers=2, bidirectional=True).double()
+                ours = deepcopy(alone)
+                bl.attach(ours, algorithm, group=group(), sharded=True)
+                x = torch.randn(40 * P, 5, 2, dtype=torch.float64)
+                hx = [torch.randn(4, 5, 5, dtype=torch.float64) for _ in range(2)]
+                hx = tuple(hx) if kind is nn.LSTM else hx[0]
+                whole = pack_padded_sequence(x, lengths, enforce_sorted=False)
+                own = spans.of(rank)
+                span = packed_span(x[own], lengths, own.start)
+                output, last = ours(span, hx)
+                wanted, wanted_last = alone(whole, hx)
+                assert torch.equal(output.batch_sizes, whole.batch_sizes[own])
+                before = int(whole.batch_sizes[: own.start].sum())
+                mine = slice(before, before + len(output.data))
+                assert relative_error(output.data, wanted.data[mine]) < 1e-12
+                for have, want in zip(last, wanted_last, strict=True):
+                    assert relative_error(have, want) < 1e-12
+                output.data.pow(2).sum().backward()
+                wanted.data.pow(2).sum().backward()
+                for have, want in zip(ours.parameters(), alone.parameters(), strict=True):
+                    dist.all_reduce(have.grad)
+                    assert relative_error(have.grad, want.grad) < 1e-10
+    assert "as samples end at different steps" in bl.explain(ours)
+
+
+def mixed_up_packs(rank, P):
+    """What are no parts of one packed sequence: every rank says so."""
+    x = torch.randn(40 * P, 3, 2, dtype=torch.float64)
+    lengths, own = torch.tensor([40 * P, 50, 30]), Spans.equal(40 * P, P).of(rank)
+    right = packed_span(x[own], lengths, own.start)
+    data, sizes, order, back = right
+    more = PackedSequence(x[:, 0].repeat(3, 1)[:120], torch.full((40,), 3), order, back)
+    fewer = PackedSequence(x[:40, 0], torch.ones(40, dtype=torch.int64), torch.tensor([0]))
+    narrow = PackedSequence(data[:, :1], sizes, order, back)
+    for wrong, message in (
+        (more, "rank 1 of the chain brought a PackedSequence whose first step has 3 samples"),
+        (fewer, "rank 1 of the chain brought a PackedSequence of 1 samples"),
+        (x[own], "rank 1 of the chain brought packed input = 0, rank 0 1"),
+        (narrow, "layer: found shapes nn.GRU rejects"),
+    ):
+        layer = attached(nn.GRU, "linear", sharded=True)
+        if wrong is narrow and rank != 1:
+            continue
+        try:
+            layer(wrong if rank == 1 else right)
+        except ValueError as error:
+            assert message in str(error), error
+        else:
+            raise AssertionError("no error")
 
 
 def raises(rank, P):
