@@ -27,6 +27,7 @@ from bppsa_lightning.divided import (
     Walk,
     Way,
     choose,
+    in_words,
 )  # fmt: skip
 from bppsa_lightning.divided.states import Start
 from bppsa_lightning.ops.log import record_scan
@@ -366,7 +367,7 @@ class DividedLayer:
         for k, way in sorted(self.ways.items()):
             layer, backwards = divmod(k, c.directions)
             name = f"layer {layer}{' backwards' * backwards}: " if len(self.ways) > 1 else ""
-            lines.append(name + _in_words(way, self.reports[k], self._memories[k].reason))
+            lines.append(name + in_words(way, self.reports[k], self._memories[k].reason))
         return lines
 
     def state_dict(self) -> dict[str, Any]:
@@ -393,19 +394,3 @@ def _ragged(
 def hash_of(algorithm: str) -> int:
     """The same in every process."""
     return int.from_bytes(algorithm.encode()[:7], "big")
-
-
-def _in_words(way: Way, report: Report, reason: str | None) -> str:
-    if way.forward == "meet":
-        text = f"all ranks begin at once, warmed up for {way.warm} steps"
-        if report.missed:
-            text += f"; {report.missed} did not meet, and walked again"
-    else:
-        groups = f" in {way.groups} groups of samples" if way.groups > 1 else ""
-        text = f"states are passed on{groups}" + (f", as {reason}" if reason else "")
-    backward = {
-        "relay": "gradients are passed on",
-        "compose": "gradients by a scan of maps over ranks",
-        "follow": "gradients are followed as far as they reach",
-    }[way.backward]
-    return f"{text}; {backward}"

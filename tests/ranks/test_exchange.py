@@ -14,7 +14,7 @@ CHECKS = (
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_ranks(tmp_path, ranks):
     """All checks of `support/rank_checks.py`, in one start of processes."""
-    said = forked.run(tmp_path, SCRIPT, ranks, *CHECKS, ranks=ranks, timeout=120)
+    said = forked.run(tmp_path, SCRIPT, ranks, *CHECKS, ranks=ranks, timeout=300)
     for check in CHECKS:
         assert said.count(f"{check}: fine") == ranks
 

@@ -252,8 +252,9 @@ def compare(case, group):
 
 def main():
     folder, ranks, first, end = Path(sys.argv[1]), *map(int, sys.argv[2:5])
-    begin(ranks, seconds=20)
-    groups = {n: dist.new_group(range(n), timedelta(seconds=20)) for n in SIZES if n <= ranks}
+    # Ranks wait for those that have more cases to make.
+    begin(ranks, seconds=300)
+    groups = {n: dist.new_group(range(n), timedelta(seconds=300)) for n in SIZES if n <= ranks}
 
     wrong, hows = {}, Counter()
     for seed in range(first, end):

@@ -1,17 +1,15 @@
 """Opacus: gradients of each sample, and a training, of attached layers and of Opacus' own.
 
-    python -m tests.third_party.opacus_training          # prints the seconds of an epoch
-    python -m tests.third_party.opacus_training layers   # and of a step of single layers
+    python -m tests.third_party.opacus_training
 
 Fails unless gradients agree to 1e-10 in float64, for all options, and the losses of a classifier of
-names by their letters, after Opacus' example, to 1e-5. Without noise, whose order differs.
+names by their letters, after Opacus' example, to 1e-5. Without noise, whose order differs. (Single
+layers are timed by experiments/benchmarks/opacus_layers.py.)
 """
 
 import itertools
-import sys
 import time
 import warnings
-from statistics import median
 
 import torch
 from opacus import PrivacyEngine
@@ -119,26 +117,8 @@ def compare_trainings():
     return difference / max(wanted)
 
 
-def time_layers():
-    """Forward, backward and gradients of each sample, in turns."""
-    for kind, steps, hidden in itertools.product(KINDS, (100, 300), (32, 64)):
-        pair = [GradSampleModule(m) for m in pair_of(kind, hidden, hidden, batch_first=True)]
-        x, seconds = torch.randn(32, steps, hidden), ([], [])
-        for _ in range(8):
-            for module, taken in zip(pair, seconds, strict=True):
-                start = time.perf_counter()
-                module(x)[0].square().mean().backward()
-                taken.append(time.perf_counter() - start)
-                module.zero_grad()
-        ours, theirs = (1e3 * median(taken[1:]) for taken in seconds)
-        name = f"{kind.__name__} (B=32, T={steps}, H={hidden})"
-        print(f"{name}: Opacus {theirs:.1f} ms, attached {ours:.2f} ms, {theirs / ours:.1f}x")
-
-
 def main():
     warnings.simplefilter("ignore")
-    if sys.argv[1:] == ["layers"]:
-        return time_layers()
     worst, tensors = compare_gradients()
     print(f"{tensors} tensors of gradients differ by {worst:.1e} at most")
     difference = compare_trainings()
