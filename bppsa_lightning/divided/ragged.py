@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bppsa_lightning.divided.walk import Gradients, Leaves, Walk
+from bppsa_lightning.divided.walk import Gradients, Leaves, Walk, added
 
 # The steps of some samples, x (T, n, I), and their states -> their walk.
 StartPiece = Callable[[Tensor, Leaves], Walk]
@@ -107,7 +107,7 @@ class RaggedWalk(Walk):
             [of_piece], own = piece.walk.found()
             if of_x is not None and of_piece is not None:
                 piece.of(of_x).copy_(of_piece)
-            total = [_sum(a, b) for a, b in zip(total, own, strict=True)]
+            total = [added(a, b) for a, b in zip(total, own, strict=True)]
         return [of_x, None], total
 
 
@@ -127,7 +127,3 @@ def _joined(first: Sequence[Tensor], all_of_them: Sequence[Tensor]) -> list[Tens
         f if len(f) == len(a) else torch.cat([f, a[len(f) :]])
         for f, a in zip(first, all_of_them, strict=True)
     ]
-
-
-def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    return a if b is None else b if a is None else a + b

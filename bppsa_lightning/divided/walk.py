@@ -140,7 +140,7 @@ class GraphWalk(Walk):
             at -= piece.steps
             entering = [None if g is None else g[at : at + piece.steps] for g in grad_ys]
             left, of_own = piece.pull(entering, left, self.own)
-            self.of_own = [_sum(a, b) for a, b in zip(self.of_own, of_own, strict=True)]
+            self.of_own = [added(a, b) for a, b in zip(self.of_own, of_own, strict=True)]
         return left
 
     def found(self) -> tuple[Gradients, Gradients]:
@@ -183,7 +183,7 @@ class _Piece:
         )
         each = iter(gradients)
         self._found = [
-            _sum(before, next(each)) if x.requires_grad else None
+            added(before, next(each)) if x.requires_grad else None
             for before, x in zip(self._found, self.xs, strict=True)
         ]
         left = [torch.zeros_like(s) if g is None else g for s, g in zip(self.state, each)]  # noqa: B905
@@ -201,5 +201,6 @@ def _leaf(t: Tensor, wanted: bool) -> Tensor:
     return t.detach().requires_grad_(wanted and t.is_floating_point())
 
 
-def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """The sum of two gradients, of which either may not be there."""
     return a if b is None else b if a is None else a + b

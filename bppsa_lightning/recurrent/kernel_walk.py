@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bppsa_lightning import ops, planner
 from bppsa_lightning._cells import CELLS
-from bppsa_lightning.divided import Gradients, Leaves, Walk
+from bppsa_lightning.divided import Gradients, Leaves, Walk, added
 from bppsa_lightning.ops import Operands
 from bppsa_lightning.recurrent.in_place import KernelsInPlace
 from bppsa_lightning.windows import Cut, Levels, Report
@@ -99,7 +99,7 @@ class KernelWalk(Walk):
                 if self._grad_x is None:
                     self._grad_x = torch.zeros_like(self.operands.x)
                 self._grad_x[lo:hi] += grad_x
-        self._found = [_sum(a, b) for a, b in zip(self._found, found, strict=True)]
+        self._found = [added(a, b) for a, b in zip(self._found, found, strict=True)]
         return at_start
 
     def start(self, grad_ys: Gradients, grad_last: Leaves) -> list[Tensor]:
@@ -188,7 +188,3 @@ def _cuts(T: int, tail: int) -> list[int]:
         cuts.append(cuts[-1] - steps)
         steps *= 2
     return [0, *reversed(cuts)]
-
-
-def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    return a if b is None else b if a is None else a + b

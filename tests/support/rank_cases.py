@@ -202,9 +202,13 @@ def _several(last):
 
 
 def _error(found, truth, whole):
-    """As `relative_error`, in proportion to the largest number of all ranks."""
+    """As `relative_error`, in proportion to the largest number of all ranks.
+
+    Or of this one, where another's share overflows.
+    """
     if not truth.numel():
         return 0.0
+    whole = whole if bool(whole.isfinite().all()) else truth
     size = float(whole.abs().max()) or 1e-300
     return float((found.double() - truth.double()).abs().max()) / size
 

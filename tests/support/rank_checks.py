@@ -298,6 +298,8 @@ def packed_spans(rank, P):
                     dist.all_reduce(have.grad)
                     assert relative_error(have.grad, want.grad) < 1e-10
     assert "as samples end at different steps" in bl.explain(ours)
+    bare, _ = ours(PackedSequence(span.data, span.batch_sizes))  # of how many samples, others know
+    assert torch.equal(bare.data, ours(span)[0].data)
 
 
 def mixed_up_packs(rank, P):
