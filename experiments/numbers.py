@@ -29,6 +29,7 @@ from experiments.paper.quotes import (
     examples,
     front_page,
     gpu,
+    layers,
     loops,
     newton,
     pruned,
@@ -54,6 +55,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     **windows_auto.BLOCKS,
     **windows_trained.BLOCKS,
     **loops.BLOCKS,
+    **layers.BLOCKS,
     **examples.BLOCKS,
     **command_line.BLOCKS,
 }

@@ -8,6 +8,10 @@ last two go on. That is for inputs of one number. The products with larger ones 
 many steps at once, so they take what those with as many units of the state take where there are
 many samples; those of one sample by one thread, beside the one that walks.
 
+Where no step was measured with so few threads, a step takes what those of the table take for as
+many more samples: each thread has so many then. (With more threads it is taken for one of the
+table's, which is too long.)
+
 H hidden, I input.
 """
 
@@ -38,22 +42,28 @@ def step_seconds(cell: str, H: int, I: int, samples: int) -> float:
     return found
 
 
+def measured_with_as_many_threads() -> bool:
+    """Whether steps were measured with torch's number of threads."""
+    return any(part["threads"] == torch.get_num_threads() for part in machine.cpu()["steps"])
+
+
 def _step_seconds(cell: str, H: int, I: int, samples: int, threads: int) -> float:
     table = nearest_threads(machine.cpu()["steps"], threads)
     # A cell that was not measured is taken for an LSTM.
     seconds = table["seconds"].get(CELLS[cell].kind, table["seconds"]["LSTM"])
     most = table["samples"][-1]
+    more = max(1.0, table["threads"] / threads)
 
-    def of(samples: int) -> float:
+    def of(samples: float) -> float:
         return _on_logs(
             table["H"], [_on_logs(table["samples"], row, samples) for row in seconds], H
         )
 
-    of_inputs = samples * (I - 1) / H * of(most) / most
-    return of(samples) + of_inputs * threads / min(threads, samples)
+    of_inputs = more * samples * (I - 1) / H * of(most) / most
+    return of(more * samples) + of_inputs * threads / min(threads, samples)
 
 
-def _on_logs(sizes: Sequence[int], values: Sequence[float], size: int) -> float:
+def _on_logs(sizes: Sequence[int], values: Sequence[float], size: float) -> float:
     """The value at a size, of those at some rising sizes."""
     i = min(max(bisect_right(sizes, size) - 1, 0), len(sizes) - 2)
     share = math.log(size / sizes[i]) / math.log(sizes[i + 1] / sizes[i])

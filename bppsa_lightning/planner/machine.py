@@ -138,9 +138,16 @@ def suggestion() -> str | None:
     if known and _cores_apart(this, table) <= math.log2(FAR):
         return None
     return (
-        f"Plans are those measured on {table['name']}, {table['cores']} cores; this machine is "
-        f"{this['name']}, {this['cores']} cores. bl.calibrate() measures it in about a minute."
+        f"Plans are those measured on {in_words(table, this)}; this machine is "
+        f"{in_words(this, table)}. bl.calibrate() measures it in about a minute."
     )
+
+
+def in_words(one: Mapping[str, Any], beside: Mapping[str, Any]) -> str:
+    """A machine beside another one, for people: "AMD EPYC, 2 cores (x86_64_v3 kernels)"."""
+    differs = one["name"] == beside["name"] and one["kernels"] != beside["kernels"]
+    kernels = f" ({one['kernels']} kernels)" if differs else ""
+    return f"{one['name']}, {one['cores']} cores{kernels}"
 
 
 def crowded() -> str | None:

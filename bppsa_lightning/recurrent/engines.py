@@ -22,6 +22,10 @@ from bppsa_lightning.windows.engine import Engine, Walk
 _TILE_ROWS = 4
 
 
+# How many times as fast windows must promise to be: less than what estimates are wrong by is no
+# gain, and they are wrong by more where no step was measured with so many threads.
+_GAIN, _UNMEASURED_GAIN = 1.15, 1.3
+
 # Seconds of a call on a CPU, and more for each weight: it is rearranged for both passes, and its
 # gradient gathered from all threads, in 1.4 to 2.5 ns (RNN, GRU and LSTM up to 512 hidden units).
 # On a GPU calls and steps cost as its table has them.
@@ -33,6 +37,11 @@ def call_seconds(cell: str, H: int, I: int) -> float:
     return _CALL_SECONDS + _WEIGHT_SECONDS * CELLS[cell].gates * H * (H + I)
 
 
+def least_gain() -> float:
+    """Of windows on a CPU."""
+    return _GAIN if planner.measured_with_as_many_threads() else _UNMEASURED_GAIN
+
+
 class LayerEngine(Engine):
     """Our kernels: x (C, n, I) and h (n, P), c (n, H) -> output (C, n, P), h_n, c_n.
 
@@ -41,8 +50,7 @@ class LayerEngine(Engine):
         weights: w_ih, w_hh, and b_ih, b_hh, w_hr, or None.
     """
 
-    # Less than what estimates are wrong by is no gain.
-    gain = 1.15
+    gain = _GAIN
     # Windows lie further apart in memory than samples, which no table knows: few are better.
     near = 1.15
     _PYTORCHS = False
@@ -56,7 +64,9 @@ class LayerEngine(Engine):
         self._on_gpu, self.call = weights[0].is_cuda, call_seconds(cell, self.H, self.I)
         # Whole tiles of rows on each thread; and of few windows one that missed is much to repair.
         self.rows = 1 if self._on_gpu or self._PYTORCHS else _TILE_ROWS * torch.get_num_threads()
-        if self._on_gpu:
+        if not self._on_gpu:
+            self.gain = least_gain()
+        else:
             costs = planner.costs_of_windows(cell, self.H, weights[0].device, self._PYTORCHS)
             self.call, self.rows_for_twice = costs
             if not self._PYTORCHS and self.weights[-1] is None:
@@ -72,7 +82,7 @@ class LayerEngine(Engine):
     def may_pay(cls, cell: str, H: int, I: int, T: int) -> bool:
         """Whether windows of one sequence may, on a CPU, if it forgets as fast as any."""
         cost, call = partial(planner.step_seconds, cell, H, I), call_seconds(cell, H, I)
-        return choose_cut(T, 1, LEAST_WARM, cost, call, cls.gain) is not None
+        return choose_cut(T, 1, LEAST_WARM, cost, call, least_gain()) is not None
 
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
         h0, c0 = (*state, None)[:2]

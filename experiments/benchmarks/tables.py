@@ -5,8 +5,9 @@
 
 "hand_over", "packed", "scan" and "steps" are fitted to the records that SOURCES names, by the
 functions that `bl.calibrate` uses. (In these records a call that PyTorch kept was not measured
-here: of it only the choice is known.) "dense", "diagonal" and "pruned" were fitted by hand and stay
-as they are; tests hold them against their records.
+here: of it only the choice is known.) Tables of CALIBRATED are what `bl.calibrate` made of a
+machine (`calibrated`). "dense", "diagonal" and "pruned" were fitted by hand and stay as they are;
+tests hold them against their records.
 
 T steps, B batch, H hidden.
 """
@@ -41,6 +42,8 @@ SOURCES = {
         "pruned": "planner_sparse_cpu",
     },
 }
+# Of each table: the record of what `bl.calibrate` wrote.
+CALIBRATED = {"amd_epyc_2_avx2": "amd_epyc_avx2/calibrated"}
 # Calls left to PyTorch though two threads were faster here: a single step of an LSTM took 1.14
 # times PyTorch's time on one thread of an AMD EPYC.
 OVERRULED = [Size("LSTM", 1, 256, 64)]
@@ -56,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> None:
     asked = parser().parse_args(arguments)
     folder = tables.__path__[0]
-    for name in SOURCES:
+    for name in (*SOURCES, *CALIBRATED):
         before, found = tables.shipped()[name], derived(name)
         changed = [key for key in found if before.get(key) != found[key]]
         print(f"{name}: {', '.join(changed) or 'nothing'} changed")
@@ -71,6 +74,8 @@ def text(table: dict[str, Any]) -> str:
 
 def derived(name: str) -> dict[str, Any]:
     """The machine of a table, and the sections that are fitted to records."""
+    if name in CALIBRATED:
+        return calibrated(CALIBRATED[name])
     sources = SOURCES[name]
     records = {section: recording.read(source) for section, source in sources.items()}
     environment = records["hand_over"]["environment"]
@@ -97,6 +102,24 @@ def derived(name: str) -> dict[str, Any]:
             scanned["environment"]["torch_threads"],
         ),
         "steps": [fit_cpu.steps(steps_of(records["steps"]), threads)],
+    }
+
+
+def calibrated(source: str) -> dict[str, Any]:
+    """What a calibration wrote, as a table that is shipped: for any versions.
+
+    But "scan", of which a calibration times little: that is amd_epyc_2's.
+    """
+    table = recording.read(source)
+    machine, measured = table["machine"], table["measured"]
+    return {
+        **{key: table[key] for key in ("format", "hand_over", "packed", "steps")},
+        "machine": {k: v for k, v in machine.items() if k not in tables.VERSIONS},
+        "measured": {
+            "date": measured["date"],
+            **{version: machine[version] for version in ("torch", "bppsa_lightning")},
+            "records": {"all": f"experiments/records/{source}.json"},
+        },
     }
 
 

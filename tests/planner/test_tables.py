@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 RECORDS = Path(__file__).parents[2] / "experiments" / "records"
 CELLS = {"RNN": "rnn_tanh", "GRU": "gru", "LSTM": "lstm"}
 ONE = {
-    "device": "cpu", "name": "One CPU", "cores": 4, "kernels": "x86_64_v3", "torch": "2.14.1",
+    "device": "cpu", "name": "One CPU", "cores": 4, "kernels": "x86_64_v2", "torch": "2.14.1",
     "bppsa_lightning": "0.1.0",
 }  # fmt: skip
 
@@ -37,6 +37,14 @@ def fresh(monkeypatch, tmp_path):
 
 @pytest.fixture(params=sorted(derivation.SOURCES))
 def shipped(request, monkeypatch):
+    """Tables that are fitted to records of grids."""
+    monkeypatch.setenv(machine.TABLE, request.param)
+    machine.forget()
+    return request.param
+
+
+@pytest.fixture(params=sorted((*derivation.SOURCES, *derivation.CALIBRATED)))
+def any_table(request, monkeypatch):
     monkeypatch.setenv(machine.TABLE, request.param)
     machine.forget()
     return request.param
@@ -45,7 +53,7 @@ def shipped(request, monkeypatch):
 # --- from records ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(derivation.SOURCES))
+@pytest.mark.parametrize("name", sorted((*derivation.SOURCES, *derivation.CALIBRATED)))
 def test_a_table_is_what_its_records_give(name):
     found = derivation.derived(name)
     table = tables.shipped()[name]
@@ -115,6 +123,16 @@ def test_threads_nearest_to_those_measured():
         assert hand_over.nearest_threads(measured, threads)["threads"] == wanted
 
 
+def test_steps_of_one_thread_where_two_were_measured(shipped, monkeypatch):
+    """One thread takes for n samples what two take for twice as many."""
+    for cell in CELLS.values():
+        for n in (1, 4, 16):
+            monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+            one = planner.step_seconds(cell, 20, 1, n)
+            monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+            assert one == planner.step_seconds(cell, 20, 1, 2 * n)
+
+
 @pytest.mark.parametrize("algorithm", ["linear", "chunked", "blelloch"])
 @pytest.mark.parametrize("cell", ["rnn_tanh", "gru", "lstm"])
 def test_only_auto_hands_over(cell, algorithm):
@@ -124,7 +142,7 @@ def test_only_auto_hands_over(cell, algorithm):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 16, 64])
-def test_any_number_of_threads_has_a_plan(threads, monkeypatch, shipped):
+def test_any_number_of_threads_has_a_plan(threads, monkeypatch, any_table):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     for size in ((10_000, 1, 4), (10_000, 1, 20), (1000, 16, 20), (7, 300, 64), (100, 1, 512)):
         for cell in CELLS.values():
@@ -142,7 +160,9 @@ def test_any_number_of_threads_has_a_plan(threads, monkeypatch, shipped):
 def test_the_nearest_machine():
     intel, amd = "Intel(R) Xeon(R) Processor", "AMD EPYC"
     assert machine.nearest({"name": intel, "kernels": "x86_64_v4", "cores": 64}) == "intel_xeon_2"
-    assert machine.nearest({"name": amd, "kernels": "x86_64_v3", "cores": 2}) == "amd_epyc_2"
+    assert machine.nearest({"name": amd, "kernels": "x86_64_v4", "cores": 2}) == "amd_epyc_2"
+    assert machine.nearest({"name": amd, "kernels": "x86_64_v3", "cores": 2}) == "amd_epyc_2_avx2"
+    assert machine.nearest({"name": "?", "kernels": "x86_64_v3", "cores": 8}) == "amd_epyc_2_avx2"
     assert machine.nearest({"name": "?", "kernels": "generic", "cores": 8}) == machine.DEFAULT
 
 
@@ -156,6 +176,15 @@ def test_a_machine_that_is_far_from_all_is_told(monkeypatch):
         assert line is None or (
             "bl.calibrate()" in line and str((ONE | amd | more)["cores"]) in line
         )
+
+
+def test_kernels_are_told_where_names_are_the_same(monkeypatch):
+    amd = tables.shipped()["amd_epyc_2"]["machine"]
+    monkeypatch.setattr(machine, "this_cpu", lambda: ONE | amd | {"kernels": "generic"})
+    monkeypatch.setattr(machine, "nearest", lambda this: "amd_epyc_2")
+    machine.forget()
+    assert "AMD EPYC, 2 cores (generic kernels)" in machine.suggestion()
+    assert "AMD EPYC, 2 cores (x86_64_v4 kernels)" in machine.suggestion()
 
 
 def test_a_table_by_name(monkeypatch):

@@ -33,18 +33,24 @@ def findings(told: Told) -> list[Finding]:
 
 
 def _used(facts: dict[str, Any]) -> Finding:
-    name, cores = facts["used"]["name"], facts["used"]["cores"]
     when = facts["measured"].get("date")
     age = f", measured {when} ({_age(when)})" if when else ""
     if facts["own"]:
         return Finding(AREA, f"this machine's own table{age}: {facts['path']}")
-    what = f"the table of {name}, {cores} cores{age}"
+    what = f"the table of {_in_words(facts['used'], facts['machine'])}{age}"
     if facts["asked"]:
         return Finding(AREA, f"{what}, which BPPSA_TABLE={facts['asked']} asks for")
     if facts["far"]:
-        this = f"{facts['machine']['name']}, {facts['machine']['cores']} cores"
+        this = _in_words(facts["machine"], facts["used"])
         return Finding(AREA, f"{what}; this machine is {this}", NOTE, CALIBRATE)
     return Finding(AREA, f"{what}; this machine is like it")
+
+
+def _in_words(one: dict[str, Any], beside: dict[str, Any]) -> str:
+    """As `planner.machine.in_words`, which needs torch."""
+    differs = one["name"] == beside["name"] and one.get("kernels") != beside.get("kernels")
+    kernels = f" ({one['kernels']} kernels)" if differs else ""
+    return f"{one['name']}, {one['cores']} cores{kernels}"
 
 
 def _age(when: str) -> str:

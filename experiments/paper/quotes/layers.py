@@ -1,9 +1,9 @@
-"""Layers where PyTorch's give up: other cells, gradients of each sample, compiled models."""
+"""Layers where PyTorch's give up: other cells, and gradients of each sample."""
 
 from experiments.paper.quotes.wording import ms, or_slower, source, speed_up
 from experiments.recording import markdown, read
 
-CELLS, OPACUS, COMPILED = "cells_cpu", "opacus_cpu", "compiled_cpu"
+CELLS, OPACUS = "cells_cpu", "opacus_cpu"
 
 
 def cells(records: str) -> str:
@@ -38,24 +38,9 @@ def opacus(records: str) -> str:
         f"{' and '.join(map(str, H))} units"
     )
     return (
-        f"Forward, backward and gradients of each sample, beside Opacus {record['opacus']}' own "
-        f"layers: {ranges} as fast ({sizes}). {source(records, OPACUS, record)}"
+        "Forward, backward and gradients of each sample, beside the layers of Opacus "
+        f"{record['opacus']}: {ranges} as fast ({sizes}). {source(records, OPACUS, record)}"
     )
 
 
-def compiled(records: str) -> str:
-    """What torch.compile makes of a model: breaks, seconds to compile, a step."""
-    record = read(COMPILED)
-    rows = [
-        (
-            row["cell"], row["way"], str(row["breaks"]), f"{row['compile_seconds']:.0f} s",
-            ms(row["step_seconds"]),
-        )
-        for row in record["rows"]
-    ]  # fmt: skip
-    head = "layer", "way", "graph breaks", "to compile", "a step"
-    sizes = f"{record['T']} steps, a batch of {record['B']}, {record['H']} units"
-    return f"{markdown(head, rows)}\n\n{sizes}. {source(records, COMPILED, record)}"
-
-
-BLOCKS = {"cells": cells, "opacus_layers": opacus, "compiled": compiled}
+BLOCKS = {"cells": cells, "opacus_layers": opacus}
