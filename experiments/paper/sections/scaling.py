@@ -58,7 +58,7 @@ def text(records: Records) -> str:
         measured(found),
         "Two cores are all there is: what the processes say to each other is said by threads that "
         "want a core as well, some milliseconds a step here. That is little beside long spans, "
-        "and about an eighth of a step over 100,000 steps of one small sample.",
+        "and about a seventh of a step over 100,000 steps of one small sample.",
         "Simulated beyond, with the costs of steps, compositions and messages measured here; "
         "nothing fades in it but for the speculative way. Strong scaling:",
         simulated(found, "strong"),
