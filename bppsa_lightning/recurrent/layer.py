@@ -152,7 +152,8 @@ class RecurrentChain(Chain):
     def _undividable(self, input: Any) -> str | None:
         """Why a call cannot be divided, nor scanned; None if it can be."""
         packed = isinstance(input, PackedSequence)
-        if packed and self._is_sharded and not len(input.data):  # spans may be empty
+        empty = packed and not len(input.data) and not len(input.batch_sizes)
+        if empty and self._is_sharded:  # spans may be empty
             return support.missing_kernels(input.data)
         dense = isinstance(input, Tensor) and input.dim() == 3
         if dense and input.shape[-1] == self.config.input_size:

@@ -108,6 +108,7 @@ class PackedScan:
 
 
 def spread(data: Tensor, rows: Tensor, total: int, freezes: bool) -> Tensor:
+    """Data (N, F) to rows (N,) of a tensor (total, F), as `_Spread`; also under transforms."""
     if not is_transformed():
         padded: Tensor = _Spread.apply(data, rows, total, freezes)
         return padded
@@ -118,6 +119,7 @@ def spread(data: Tensor, rows: Tensor, total: int, freezes: bool) -> Tensor:
 
 
 def gather(padded: Tensor, rows: Tensor) -> Tensor:
+    """The reverse."""
     gathered: Tensor = (
         padded.index_select(0, rows) if is_transformed() else _Gather.apply(padded, rows)
     )

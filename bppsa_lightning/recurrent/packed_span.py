@@ -6,7 +6,7 @@ T steps of this rank, B samples, N numbers of steps of all samples, F features, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,11 +51,16 @@ class PackedSpan(NamedTuple):
         return gather(padded.flatten(0, 1), self.rows)
 
 
-def samples_known(input: PackedSequence, states: Sequence[Tensor]) -> int:
-    """B, as far as one rank knows it, of samples that may have ended before its steps; else 0."""
+def samples_known(input: PackedSequence, states: Sequence[Any]) -> int:
+    """B, as far as one rank knows it, of samples that may have ended before its steps; else 0.
+
+    Args:
+        states: that it was given, whatever they are.
+    """
     if input.sorted_indices is not None:
         return len(input.sorted_indices)
-    return states[0].shape[1] if states and states[0].dim() == 3 else 0
+    h0 = states[0] if states else None
+    return h0.shape[1] if isinstance(h0, Tensor) and h0.dim() == 3 else 0
 
 
 def told(input: PackedSequence, states: Sequence[Tensor]) -> tuple[int, int, int]:

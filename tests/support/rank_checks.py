@@ -328,6 +328,21 @@ def mixed_up_packs(rank, P):
             raise AssertionError("no error")
 
 
+def wrong_states_of_packs(rank, P):
+    """An LSTM's hx that is no pair, and a step's count without its row: an error, no crash."""
+    layer = attached(nn.LSTM, "linear", sharded=True)
+    x, sizes = torch.randn(5, 2, dtype=torch.float64), torch.ones(5, dtype=torch.int64)
+    none = PackedSequence(x[:0], torch.zeros(1, dtype=torch.int64))
+    right = PackedSequence(x, sizes)
+    for given in ((right, x.new_zeros(1, 1, 5)), (right, (None, None)), (none, None)):
+        try:
+            layer(*given)
+        except ValueError as error:
+            assert str(error).startswith("layer: found "), error
+        else:
+            raise AssertionError("no error")
+
+
 def raises(rank, P):
     layer = attached(nn.GRU, "blelloch")
     layer(torch.randn(40, 3, 2, dtype=torch.float64))

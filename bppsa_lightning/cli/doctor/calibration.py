@@ -49,7 +49,7 @@ def _used(facts: dict[str, Any]) -> Finding:
 def _in_words(one: dict[str, Any], beside: dict[str, Any]) -> str:
     """As `planner.machine.in_words`, which needs torch."""
     differs = one["name"] == beside["name"] and one.get("kernels") != beside.get("kernels")
-    kernels = f" ({one['kernels']} kernels)" if differs else ""
+    kernels = f" ({one.get('kernels')} kernels)" if differs else ""
     return f"{one['name']}, {one['cores']} cores{kernels}"
 
 
