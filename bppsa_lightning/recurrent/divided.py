@@ -50,7 +50,7 @@ LEAST_STEPS = 64
 # Bytes of copies for composing a span on a GPU, beyond which gradients are passed on.
 _MOST_COPIED = 1 << 31
 
-_DTYPES = (torch.float32, torch.float64)
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _BROUGHT = (
     "",
     "packed input",

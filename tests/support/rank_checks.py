@@ -3,6 +3,7 @@
 T steps, B samples, H state, P ranks.
 """
 
+import itertools
 import os
 import pickle
 import signal
@@ -183,11 +184,12 @@ def too_short(rank, P):
 
 def autocast(rank, P):
     """Mixed precision: the same results as one process has under it."""
-    for kind in (nn.RNN, nn.GRU, nn.LSTM):
+    dtypes = torch.float32, torch.bfloat16  # the second is what a layer before this one puts out
+    for kind, dtype in itertools.product((nn.RNN, nn.GRU, nn.LSTM), dtypes):
         found = []
         for group_of in (group(), None):
             torch.manual_seed(0)
-            layer, x = kind(3, 8), torch.randn(150 * P, 2, 3)
+            layer, x = kind(3, 8), torch.randn(150 * P, 2, 3).to(dtype)
             bl.attach(layer, "speculative" if group_of else "linear", group=group_of)
             with torch.autocast("cpu", torch.bfloat16):
                 output, _ = layer(x)
