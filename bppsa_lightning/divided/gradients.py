@@ -76,10 +76,11 @@ def follow(
     """
     [walk] = walks
     nothing = [torch.zeros_like(g) for g in grad_last]
-    total = left = walk.pull(grad_ys, grad_last if exchange.is_last else nothing)
     behind = _flat(nothing)
-    for _ in range(exchange.size - 1):  # and then what the last rank sent has reached the first
-        of_all = exchange.gather(_flat(left))
+    gather = exchange.expect(behind)
+    total = left = walk.pull(grad_ys, grad_last if exchange.is_last else nothing)
+    for n in range(exchange.size - 1):  # and then what the last rank sent has reached the first
+        of_all = gather(_flat(left))
         largest = of_all.abs().flatten(1).amax(1).tolist()  # (NaN is the largest of all)
         if not all(map(math.isfinite, largest)):
             return None
@@ -90,6 +91,8 @@ def follow(
         if not exchange.is_last:
             came = _parts(of_all[exchange.rank + 1], nothing)
             behind = behind + of_all[exchange.rank + 1]
+        if n + 2 < exchange.size:
+            gather = exchange.expect(behind)
         left = walk.pull([None] * len(grad_ys), came)
         total = [a + b for a, b in zip(total, left, strict=True)]
     if _is_finite(left):

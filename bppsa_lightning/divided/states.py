@@ -92,17 +92,19 @@ def meet(
     Returns:
         As `relay`.
     """
-    first = list(state)
+    first, walk = list(state), None
     if before is None:
         before = exchange.pass_on([x[-warm:] for x in xs], [x[:warm] for x in xs])
     if before is not None and not exchange.is_first:
         with torch.no_grad():
             first = [s.detach() for s in engine(before, [torch.zeros_like(s) for s in state])[1]]
     report.warm = warm
-    walk = start(xs, first, _TAIL * warm, keep, wanted)
     while True:
         # Of all ranks, in one message: where they began, and where they end.
-        began, ended = _of_all(exchange, [first, walk.last])
+        gather = exchange.expect(packed([*first, *first]))
+        if walk is None:
+            walk = start(xs, first, _TAIL * warm, keep, wanted)
+        began, ended = _of_all(gather, [first, walk.last])
         met = levels.met([s[1:] for s in began], [s[:-1] for s in ended])
         missed = len(met) - int(met.sum())
         if not missed:
@@ -110,16 +112,14 @@ def meet(
         report.passes += 1
         report.missed = max(report.missed, missed)
         if not exchange.is_first and not met[exchange.rank - 1]:
-            first = [s[exchange.rank - 1] for s in ended]
-            walk = start(xs, first, _TAIL * warm, keep, wanted)
+            first, walk = [s[exchange.rank - 1] for s in ended], None
 
 
-def _of_all(exchange: Exchange, of_own: Sequence[Leaves]) -> list[list[Tensor]]:
+def _of_all(gather: Callable[[Tensor], Tensor], of_own: Sequence[Leaves]) -> list[list[Tensor]]:
     """Of some states, (B, ...) each, those of all ranks: (P, B, ...) each."""
     own = [part for state in of_own for part in state]
-    all_of_them = exchange.gather(packed(own)).split([part.numel() for part in own], 1)
+    all_of_them = gather(packed(own)).split([part.numel() for part in own], 1)
     parts = iter(
-        found.reshape(exchange.size, *part.shape)
-        for found, part in zip(all_of_them, own, strict=True)
+        found.reshape(len(found), *part.shape) for found, part in zip(all_of_them, own, strict=True)
     )
     return [[next(parts) for _ in state] for state in of_own]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,14 @@ class Counts:
     messages: int = 0
     bytes: int = 0
     collectives: int = 0
+
+
+class _Round(NamedTuple):
+    """Of a gathering: so many of the tensors known go to a place of the group; what is received."""
+
+    known: int
+    to: int
+    coming: Any
 
 
 class Exchange:
@@ -109,33 +118,52 @@ class Exchange:
 
     def gather(self, tensor: Tensor) -> Tensor:
         """Of equal tensors (...) of all ranks, all of them, (P, ...), in the direction of time."""
-        all_of_them = tensor.new_empty(self.size, *tensor.shape)
+        return self.expect(tensor)(tensor)
+
+    def expect(self, like: Tensor) -> Callable[[Tensor], Tensor]:
+        """A `gather` to come, of tensors like this one, with nothing else gathered before it.
+
+        Messages of a CPU that are expected go out as soon as they are given: in half the time of
+        those whose receiver has to say first that it is there. So: expect, compute, gather.
+        """
         self.counts.collectives += 1
+        if like.is_cpu and 0 < like.nbytes <= _SMALL:
+            with self._named("a gathering of all ranks"):
+                return partial(self._sent, *self._expected(like))
+        return self._gathered
+
+    def _gathered(self, tensor: Tensor) -> Tensor:
+        """By the process group's own."""
+        all_of_them = tensor.new_empty(self.size, *tensor.shape)
         if tensor.numel():
             with self._named("a gathering of all ranks"):
-                if tensor.is_cpu and tensor.nbytes <= _SMALL:
-                    return self._doubled(tensor, all_of_them)
                 dist.all_gather(list(all_of_them.unbind(0)), tensor.contiguous(), self.group)
         return all_of_them.flip(0) if self._backwards else all_of_them
 
-    def _doubled(self, own: Tensor, all_of_them: Tensor) -> Tensor:
-        """The same in ceil(log2 P) messages, each as long as all before (J. Bruck et al., 1997).
+    def _expected(self, like: Tensor) -> tuple[Tensor, list[_Round]]:
+        """Room for all ranks' tensors, this one's first, and the messages that will fill it.
 
-        Faster than gloo's own for what is small: its collectives run in threads of their own. By
-        the group's own methods, as dist.isend takes as long to look up ranks as gloo to send.
+        These are ceil(log2 P), each as long as all before (J. Bruck et al., 1997): faster than
+        gloo's own for what is small, whose collectives run in threads of their own. By the group's
+        own methods, as dist.isend takes as long to look up ranks as gloo to send.
         """
-        P, group, towards = self.size, self.group, -1 if self._backwards else 1
-        place = dist.get_rank(group)
-        all_of_them[0], known = own, 1  # of this rank, the next one, and so on
+        P, towards, place = self.size, -1 if self._backwards else 1, dist.get_rank(self.group)
+        room, rounds, known = like.new_empty(P, *like.shape), [], 1
         while known < P:
             count, far = min(known, P - known), towards * known
-            found = all_of_them[known : known + count]
-            received = group.recv([found], (place + far) % P, 0)
-            sent = group.send([all_of_them[:count]], (place - far) % P, 0)
-            received.wait()
-            sent.wait()
+            coming = self.group.recv([room[known : known + count]], (place + far) % P, _TAG)
+            rounds.append(_Round(count, (place - far) % P, coming))
             known += count
-        return all_of_them.roll(self.rank, 0) if self.rank else all_of_them
+        return room, rounds
+
+    def _sent(self, room: Tensor, rounds: Sequence[_Round], tensor: Tensor) -> Tensor:
+        with self._named("a gathering of all ranks"):
+            room[0] = tensor
+            for known, to, coming in rounds:
+                sent = self.group.send([room[:known]], to, _TAG)
+                coming.wait()
+                sent.wait()
+        return room.roll(self.rank, 0) if self.rank else room
 
     def of_rank(self, rank: int, tensor: Tensor) -> Tensor:
         """One rank's tensor, on all: there as it is, elsewhere written over one like it."""
@@ -263,6 +291,8 @@ class Exchange:
 
 _LARGE = 1 << 20  # bytes
 _SMALL = 1 << 16
+
+_TAG = 1  # of gatherings; other messages have 0
 
 # Between processes of one machine by gloo, and between GPUs by NCCL.
 _USUAL = {"cpu": (100e-6, 1e-9), "cuda": (20e-6, 2e-11)}

@@ -268,6 +268,11 @@ def gathers(rank, P):
             assert torch.equal(found, torch.arange(P, dtype=own.dtype)[:, None].expand(P, size))
             sent = own if towards.rank == 1 else torch.empty(size)
             assert torch.equal(towards.of_rank(1, sent), torch.ones(size))
+            # What was expected is not what else is sent meanwhile.
+            gather = towards.expect(own)
+            towards.pass_on([own + 100], [own])
+            towards.sum([own])
+            assert torch.equal(gather(own + 1), found + 1)
 
 
 def packed_spans(rank, P):
