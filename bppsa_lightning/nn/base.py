@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning._cells import Cell
 from bppsa_lightning._library import missing_recurrent_kernels
-from bppsa_lightning.nn import by_scan
+from bppsa_lightning.nn import by_rows, by_scan
 from bppsa_lightning.nn.checks import (
     check_data,
     check_options,
@@ -29,6 +29,9 @@ from bppsa_lightning.recurrent.resets import ResetScan, Segments
 from bppsa_lightning.recurrent.rows import cheapest, lengths_of, of_similar_length
 
 Weights = dict[str, Tensor]
+
+# What a step of a kernel costs beside its rows, in rows.
+ROWS_OF_A_KERNEL = 4
 
 
 class Config(NamedTuple):
@@ -68,6 +71,7 @@ class Recurrent(nn.Module):
 
     cell: Cell
     projects: ClassVar[bool] = False  # whether it takes proj_size
+    walks_rows: ClassVar[bool] = False  # whether there is anything `for_rows`
 
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
@@ -140,8 +144,15 @@ class Recurrent(nn.Module):
             marked: whether the last feature of x is 1 in padding, where states stand still.
         """
         noise = by_scan.Noise(self.recurrent_dropout, self.zoneout, self.training)
+        weights = self.for_rows(w)
+        if weights is not None and by_rows.walks(x):
+            return by_rows.walk(weights, noise, x, states, reverse, marked)
         step, name = partial(self.step, w), type(self).__name__
         return by_scan.walk(step, name, self._sizes, noise, x, states, reverse, marked)
+
+    def for_rows(self, w: Weights) -> by_rows.Weights | None:
+        """Of a cell that one operator walks, with noise and all: what that takes."""
+        return None
 
     @property
     def is_noisy(self) -> bool:
@@ -156,7 +167,7 @@ class Recurrent(nn.Module):
     @property
     def step_rows(self) -> int:
         """What a step of `walk` costs on a CPU beside its rows, in rows: in Python, many."""
-        return 32
+        return ROWS_OF_A_KERNEL if self.walks_rows else 32
 
     # What PyTorch's modules have
 

@@ -1,4 +1,4 @@
-"""One direction of a layer of any cell, by `bl.scan`; recurrent dropout and zoneout of all cells.
+"""One direction of a layer of any cell, by `bl.scan`, on any device; masks for all cells' noise.
 
 T steps, B samples, F features that the steps need of the input, P state that is shown, H hidden.
 """

@@ -1,10 +1,13 @@
 """`bl.nn.LayerNormGRU`: a GRU with layer normalisation."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
 from bppsa_lightning._cells import Cell
+from bppsa_lightning.nn import by_rows
 from bppsa_lightning.nn.base import Recurrent, Weights
 from bppsa_lightning.nn.layer_norm import gains_and_shifts
 from bppsa_lightning.recurrent.packed import Tensors
@@ -25,6 +28,7 @@ class LayerNormGRU(Recurrent):
     shifts), and `norm_ih`, `norm_hh` (3H,). Gains begin as 1, shifts as 0.
     """
 
+    walks_rows: ClassVar[bool] = True
     cell = Cell("layer_norm_gru", "layer-norm GRU", "GRU", 3, 4)
 
     def shapes(self, inputs: int) -> dict[str, tuple[int, ...]]:
@@ -38,6 +42,9 @@ class LayerNormGRU(Recurrent):
     def project(self, x: Tensor, w: Weights, place: int) -> Tensor:
         both = self._normalised(linear(x, w["weight_ih"]), w["norm_ih"], w.get("bias_ih"))
         return torch.cat(both, -1)
+
+    def for_rows(self, w: Weights) -> by_rows.Weights:
+        return by_rows.Weights("gru", w["weight_hh"], w.get("bias_hh"), w["norm_hh"])
 
     def step(self, w: Weights, x: Tensor, state: Tensors, entering: Tensor) -> tuple[Tensor, ...]:
         of_h = linear(entering, w["weight_hh"])

@@ -1,10 +1,13 @@
 """`bl.nn.LayerNormLSTM`: an LSTM with layer normalisation."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
 from bppsa_lightning._cells import Cell
+from bppsa_lightning.nn import by_rows
 from bppsa_lightning.nn.base import Recurrent, Weights
 from bppsa_lightning.nn.layer_norm import gains_and_shifts
 from bppsa_lightning.recurrent.packed import Tensors
@@ -24,6 +27,7 @@ class LayerNormLSTM(Recurrent):
     `bias_c` (H,). Gains begin as 1, shifts as 0.
     """
 
+    walks_rows: ClassVar[bool] = True
     cell = Cell("layer_norm_lstm", "layer-norm LSTM", "LSTM", 4, 5, has_c=True)
 
     def shapes(self, inputs: int) -> dict[str, tuple[int, ...]]:
@@ -38,6 +42,11 @@ class LayerNormLSTM(Recurrent):
     def project(self, x: Tensor, w: Weights, place: int) -> Tensor:
         rows = (4 * self.hidden_size,)
         return layer_norm(linear(x, w["weight_ih"]), rows, w["norm_ih"], w.get("bias_ih"))
+
+    def for_rows(self, w: Weights) -> by_rows.Weights:
+        return by_rows.Weights(
+            "lstm", w["weight_hh"], w.get("bias_hh"), w["norm_hh"], w["norm_c"], w.get("bias_c")
+        )
 
     def step(self, w: Weights, x: Tensor, state: Tensors, entering: Tensor) -> tuple[Tensor, ...]:
         H = self.hidden_size

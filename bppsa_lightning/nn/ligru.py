@@ -1,6 +1,6 @@
 """`bl.nn.LiGRU`: a light gated recurrent unit."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +8,7 @@ from torch.nn.functional import batch_norm, linear
 
 from bppsa_lightning import ops
 from bppsa_lightning._cells import CELLS
+from bppsa_lightning.nn import by_rows
 from bppsa_lightning.nn.base import Weights
 from bppsa_lightning.nn.layer_norm import gains_and_shifts
 from bppsa_lightning.nn.of_torch import from_state
@@ -37,6 +38,7 @@ class LiGRU(OfSums):
         args, kwargs: of `Recurrent`.
     """
 
+    walks_rows: ClassVar[bool] = True
     cell = CELLS["ligru"]
 
     def __init__(
@@ -85,6 +87,9 @@ class LiGRU(OfSums):
                 if buffer is not now:
                     buffer.copy_(now)
         return normed.view_as(sums)
+
+    def for_rows(self, w: Weights) -> by_rows.Weights:
+        return by_rows.Weights("ligru", w["weight_hh"], w.get("bias_hh"))
 
     def step(self, w: Weights, x: Tensor, state: Tensors, entering: Tensor) -> tuple[Tensor, ...]:
         z, n = (x + from_state(w, entering)).chunk(2, -1)

@@ -1,10 +1,11 @@
 """What RNN, GRU and LSTM of `bl.nn` share: they are PyTorch's layers."""
 
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from bppsa_lightning.nn import by_rows
 from bppsa_lightning.nn.base import Weights
 from bppsa_lightning.nn.operated import OfInput
 from bppsa_lightning.recurrent import stack
@@ -15,6 +16,8 @@ Layer = TypeVar("Layer", bound="OfTorch")
 
 class OfTorch(OfInput):
     """A cell of PyTorch's."""
+
+    walks_rows: ClassVar[bool] = True
 
     @classmethod
     def from_torch(cls: type[Layer], layer: nn.RNNBase, **options: Any) -> Layer:
@@ -39,6 +42,11 @@ class OfTorch(OfInput):
         for name, parameter in layer.named_parameters():
             made.register_parameter(name, parameter)
         return made.train(layer.training)
+
+    def for_rows(self, w: Weights) -> by_rows.Weights | None:
+        if "weight_hr" in w:
+            return None
+        return by_rows.Weights(self._config.cell.name, w["weight_hh"], w.get("bias_hh"))
 
     def operate(self, x: Tensor, states: Tensors, w: Weights, reverse: bool) -> tuple[Tensor, ...]:
         return stack.run_direction(self._config, x, states, list(w.values()), reverse, "auto")

@@ -2,19 +2,15 @@
 
 from torch import Tensor
 
-from bppsa_lightning.nn.base import Recurrent, Weights
+from bppsa_lightning.nn.base import ROWS_OF_A_KERNEL, Recurrent, Weights
 from bppsa_lightning.recurrent.packed import Tensors
-
-# What a step of a kernel costs beside its rows, in rows.
-ROWS_OF_A_KERNEL = 4
-
 
 # Far beyond any sum, and within float32's range.
 _FAR = 1e18
 
 
 class _Operated(Recurrent):
-    """With zoneout, or recurrent dropout in training, `bl.scan` walks it all the same."""
+    """With zoneout, or recurrent dropout in training, as other cells (`Recurrent.walk`)."""
 
     def operate(self, x: Tensor, states: Tensors, w: Weights, reverse: bool) -> tuple[Tensor, ...]:
         """One direction of a layer: output (T, B, P), h_n, c_n.

@@ -27,6 +27,7 @@ from bppsa_lightning.ops.recurrent_into import (
 )
 from bppsa_lightning.ops.recurrent_jacobian import bytes_of_walk, recurrent_jacobian, run_backward
 from bppsa_lightning.ops.recurrent_windows import recurrent_windows, recurrent_windows_backward
+from bppsa_lightning.ops.regularised import Regularised, regularised
 from bppsa_lightning.ops.sampled import run_sampled_layer
 from bppsa_lightning.ops.scan import reverse_scan
 from bppsa_lightning.ops.sparse import run_sparse_layer, sparse_conv2d, sparse_linear
@@ -35,6 +36,7 @@ from bppsa_lightning.ops.sparse_pattern import SparsePattern
 __all__ = [
     "HAS_CUDA_KERNELS",
     "Operands",
+    "Regularised",
     "ScanLog",
     "SparsePattern",
     "batch_norm",
@@ -54,6 +56,7 @@ __all__ = [
     "recurrent_room",
     "recurrent_windows",
     "recurrent_windows_backward",
+    "regularised",
     "request_of",
     "reverse_scan",
     "rnn",

@@ -10,9 +10,9 @@
 #include "../requests/indrnn.h"
 #include "../simd/activations.h"
 #include "../simd/buffer.h"
-#include "../simd/lanes.h"
 #include "../simd/parallel.h"
 #include "../simd/rows.h"
+#include "../simd/units.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -40,31 +40,6 @@ struct Zeros {
 
   const T* unless(const T* given) const { return given ? given : data; }
 };
-
-// n units of a row by whole vectors, body(units, k), and then what is left as part of one. `units`
-// says how numbers from k on are loaded and stored.
-template <typename T>
-struct Whole {
-  static constexpr int W = kMaxWidth<T>;
-  BPPSA_INLINE Vec<T, W> load(const T* p) const { return BPPSA_ISA::load<T, W>(p); }
-  BPPSA_INLINE void store(T* p, Vec<T, W> v) const { BPPSA_ISA::store<T, W>(p, v); }
-};
-template <typename T>
-struct Part {
-  static constexpr int W = kMaxWidth<T>;
-  int64_t n;
-  BPPSA_INLINE Vec<T, W> load(const T* p) const { return load_first<T, W>(p, n); }
-  BPPSA_INLINE void store(T* p, Vec<T, W> v) const {
-    for (int64_t i = 0; i < n; ++i) p[i] = v[i];
-  }
-};
-template <typename T, class Body>
-BPPSA_INLINE void for_each_unit(int64_t n, const Body& body) {
-  constexpr int W = kMaxWidth<T>;
-  int64_t k = 0;
-  for (; k + W <= n; k += W) body(Whole<T>{}, k);
-  if (k < n) body(Part<T>{n - k}, k);
-}
 
 template <class Formula, typename T>
 void independent_forward(const IndRnnForwardRequest& request, const Parallel& parallel) {

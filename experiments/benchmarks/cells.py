@@ -6,29 +6,40 @@
 Forward and backward of one layer, with a gradient of every output, on the CPU. The loop is one that
 a careful user writes: what does not depend on the state is computed for all steps at once, and each
 step is the module's own `step`. (MinGRU has none, being linear.) All three have the same results to
-rounding, apart is how far. Writes cells_cpu.json.
+rounding, apart is how far; with recurrent dropout and zoneout all draw the same masks, for all
+steps at once. Writes cells_cpu.json.
 """
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import bppsa_lightning as bl
+from bppsa_lightning.nn.by_scan import Noise, drawn, entering_mask, walk
 from experiments import recording
 from experiments.benchmarks import timing
 
-CELLS = ("RNN", "GRU", "LSTM", "PeepholeLSTM", "LayerNormLSTM", "LayerNormGRU", "IndRNN",
-         "LiGRU")  # fmt: skip
+CELLS: dict[str, tuple[str, dict[str, float]]] = {
+    name: (name, {})
+    for name in ("RNN", "GRU", "LSTM", "PeepholeLSTM", "LayerNormLSTM", "LayerNormGRU", "IndRNN",
+                 "LiGRU")
+} | {
+    f"{name}({option}={p})": (name, {option: p})
+    for name in ("GRU", "LSTM")
+    for option, p in (("recurrent_dropout", 0.2), ("zoneout", 0.1))
+}  # fmt: skip
+COMPARED = 100  # steps; later on a fresh layer-norm LSTM has made its rounding as large as states
 Run = Callable[[Tensor], tuple[Tensor, Any]]
 HEAD = ("cell", "threads", "bl.nn", "loop", "bl.scan", "loop / bl.nn", "bl.scan / bl.nn", "apart")
 
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=CELLS, default=CELLS, metavar="CELL")
+    parser.add_argument("--only", nargs="+", choices=CELLS, default=list(CELLS), metavar="CELL")
     parser.add_argument("--steps", type=int, default=1000, help="of a sequence")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--hidden", type=int, default=64, help="units, and numbers of the input")
@@ -56,10 +67,12 @@ def main(arguments: list[str] | None = None) -> None:
 def measure(cell: str, T: int, B: int, H: int, seconds: float) -> dict[str, Any]:
     """Seconds of the three, ratios, and how far the results of the others are from ours."""
     torch.manual_seed(0)
-    module: bl.nn.Recurrent = getattr(bl.nn, cell)(H, H)
+    name, options = CELLS[cell]
+    module: bl.nn.Recurrent = getattr(bl.nn, name)(H, H, **options)
     x, grad = torch.randn(T, B, H), torch.randn(T, B, H)
     ways: dict[str, Run] = {"bl.nn": module, "loop": loop(module), "bl.scan": by_scan(module)}
-    outputs = {name: run(x)[0].detach() for name, run in ways.items()}
+    ways = {name: partial(seeded, run) for name, run in ways.items()}
+    outputs = {name: run(x)[0][:COMPARED].detach() for name, run in ways.items()}
     largest = outputs["bl.nn"].abs().max()
     apart = {
         name: float((output - outputs["bl.nn"]).abs().max() / largest)
@@ -71,15 +84,26 @@ def measure(cell: str, T: int, B: int, H: int, seconds: float) -> dict[str, Any]
     return {"cell": cell, "threads": torch.get_num_threads(), "apart": apart, **found}
 
 
+def seeded(run: Run, x: Tensor) -> tuple[Tensor, Any]:
+    torch.manual_seed(1)
+    return run(x)
+
+
 def loop(module: bl.nn.Recurrent) -> Run:
     """A layer in one direction, a call of `step` for each step."""
 
     def run(x: Tensor) -> tuple[Tensor, Any]:
         w, of_all = prepared(module, x)
         state = tuple(x.new_zeros(x.shape[1], size) for size in module._sizes)
-        outputs = []
-        for of_x in of_all:
-            state = module.step(w, of_x, state, state[0])
+        outputs, dropout, zoneout = [], module.recurrent_dropout, module.zoneout
+        enters = entering_mask(dropout, state[0]) if dropout else None
+        kept = [drawn(zoneout, (len(x), *s.shape), s) for s in state] if zoneout else None
+        for t, of_x in enumerate(of_all):
+            new = module.step(w, of_x, state, state[0] if enters is None else state[0] * enters)
+            if kept is not None:
+                pairs = zip(kept, state, new, strict=True)
+                new = tuple(torch.where(mask[t], old, now) for mask, old, now in pairs)
+            state = new
             outputs.append(state[0])
         return torch.stack(outputs), state
 
@@ -91,7 +115,9 @@ def by_scan(module: bl.nn.Recurrent) -> Run:
 
     def run(x: Tensor) -> tuple[Tensor, Any]:
         w, of_all = prepared(module, x)
-        output, *last = bl.nn.Recurrent.walk(module, of_all, (), w, False, False)
+        noise = Noise(module.recurrent_dropout, module.zoneout, True)
+        step, name = partial(module.step, w), type(module).__name__
+        output, *last = walk(step, name, module._sizes, noise, of_all, (), False, False)
         return output, last
 
     return run

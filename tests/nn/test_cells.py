@@ -72,13 +72,34 @@ def test_explain_names_the_cell_and_its_scan(cell):
     for noise in ({}, {"zoneout": 0.1}):
         module = make(cell, 3, 4, **noise)
         module(torch.randn(130, 2, 3))
-        said, scans = (
-            bl.explain(module),
-            cell.startswith("LayerNorm") or (noise and cell != "MinGRU"),
-        )
+        said, scans = bl.explain(module), noise and cell in ("PeepholeLSTM", "IndRNN")
         assert (f"scan of {cell}, 130 steps" in said) == bool(scans)
         assert f"layers of bl.nn, accelerated by themselves: 1 {cell}" in said
         assert "unchanged" not in said
+
+
+@pytest.mark.parametrize("cell", ["LayerNormLSTM", "LayerNormGRU", "LiGRU", "GRU", "LSTM", "RNN"])
+def test_one_operator_walks_normalised_and_noisy_cells_in_a_graph(cell):
+    module = make(cell, 3, 4, **F64, **{} if "Norm" in cell else {"zoneout": 0.3}).eval()
+    x = torch.randn(9, 2, 3, requires_grad=True, **F64)
+    torch._dynamo.reset()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    for run in (module, compiled):
+        x.grad = None
+        output, _ = run(x)
+        output.square().sum().backward()
+        wanted = by_scan.walk(
+            lambda x, state, entering: module.step(module._named(module.all_weights[0]), x, state,
+                                                   entering),
+            cell, module._sizes, by_scan.Noise(0.0, module.zoneout, False),
+            bl.nn.Recurrent.project(module, x, module._named(module.all_weights[0]), 0)
+            if not hasattr(module, "norm_ih_l0")
+            else module.project(x, module._named(module.all_weights[0]), 0),
+            (), False, False,
+        )[0]  # fmt: skip
+        [grad] = torch.autograd.grad(wanted.square().sum(), x)
+        torch.testing.assert_close(output, wanted, rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(x.grad, grad, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("cell", ["LayerNormLSTM", "LayerNormGRU", "LiGRU"])

@@ -5,6 +5,7 @@
 #include "../../requests/indrnn.h"
 #include "../../requests/jacobians.h"
 #include "../../requests/recurrent.h"
+#include "../../requests/regularised.h"
 #include "../../requests/scans.h"
 #include "../../requests/sparse.h"
 
@@ -19,6 +20,8 @@ namespace bppsa {
   KERNEL(recurrent_jacobian, RecurrentJacobianRequest)              \
   KERNEL(indrnn_forward, IndRnnForwardRequest)                      \
   KERNEL(indrnn_backward, IndRnnBackwardRequest)                    \
+  KERNEL(regularised_forward, RegularisedForwardRequest)            \
+  KERNEL(regularised_backward, RegularisedBackwardRequest)          \
   KERNEL(sparse_forward, SparseForwardRequest)                      \
   KERNEL(sparse_backward, SparseBackwardRequest)                    \
   KERNEL(batch_norm_forward, BatchNormForwardRequest)               \

@@ -1,0 +1,54 @@
+"""One direction of a layer with layer normalisation or noise, by one operator, on a CPU.
+
+T steps, B samples, F features that the steps need of the input, H hidden.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bppsa_lightning import ops
+from bppsa_lightning._context import is_transformed
+from bppsa_lightning.nn import by_scan
+from bppsa_lightning.recurrent.packed import Tensors
+
+
+class Weights(NamedTuple):
+    """Of a cell of `ops.regularised`: as there."""
+
+    cell: str
+    w_hh: Tensor
+    b_hh: Tensor | None = None
+    norm_hh: Tensor | None = None
+    norm_c: Tensor | None = None
+    b_c: Tensor | None = None
+
+
+def walks(x: Tensor) -> bool:
+    """Whether the operator takes such an input."""
+    return x.is_cpu and x.dtype in (torch.float32, torch.float64) and not is_transformed()
+
+
+def walk(
+    weights: Weights, noise: by_scan.Noise, x: Tensor, states: Tensors, reverse: bool, marked: bool
+) -> tuple[Tensor, ...]:
+    """As `by_scan.walk`, with masks that are drawn in the same order."""
+    cell, w_hh, *others = weights
+    T, B = x.shape[:2]
+    parts, H = 1 + (cell == "lstm"), w_hh.shape[1]
+    h0, c0 = (*states, None, None)[:2]
+    like = x.new_empty(B, H)
+    enters, p, kept = None, 0.0, [None, None]
+    if noise.training and noise.recurrent_dropout:
+        enters = by_scan.entering_mask(noise.recurrent_dropout, like)
+    if noise.training and noise.zoneout:
+        kept[:parts] = [by_scan.drawn(noise.zoneout, (T, B, H), like) for _ in range(parts)]
+    elif noise.zoneout:
+        p = noise.zoneout
+    if marked:  # in padding states stand still
+        x, padding = x[..., :-1], x[..., -1:] != 0
+        still = padding.expand(T, B, H)
+        kept[:parts] = [still if k is None else k | still for k in kept[:parts]]
+    operands = ops.Regularised(x, h0, c0, w_hh, *others, enters, *kept)
+    return ops.regularised(cell, operands, p, reverse)

@@ -1,0 +1,58 @@
+"""Regularised layers step by step, in plain torch: for the second derivatives of `regularised`.
+
+T steps, B batch, H state, G gates.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm, linear
+
+
+def walk(cell: str, operands: Any, zoneout: float, reverse: bool) -> tuple[Tensor, ...]:
+    """output (T, B, H), h_n (B, H), and of an LSTM c_n (B, H), of `Regularised` operands."""
+    o = operands
+    B, H = o.x.shape[1], o.w_hh.shape[1]
+    zeros = o.x.new_zeros(B, H)
+    state = [zeros if s is None else s for s in ((o.h0, o.c0) if cell == "lstm" else (o.h0,))]
+    masks, outputs = (o.kept_h, o.kept_c), []
+    steps = range(len(o.x))
+    for t in reversed(steps) if reverse else steps:
+        entering = state[0] if o.enters is None else state[0] * o.enters
+        now = _step(cell, o, o.x[t], _sums(cell, o, entering), state)
+        for i, (new, old) in enumerate(zip(now, state, strict=True)):
+            blended = torch.lerp(new, old, zoneout) if zoneout else new
+            mask = masks[i]
+            state[i] = blended if mask is None else torch.where(mask[t], old, blended)
+        outputs.append(state[0])
+    return torch.stack(outputs[::-1] if reverse else outputs), *state
+
+
+def _sums(cell: str, o: Any, entering: Tensor) -> Tensor:
+    """Of the state, (B, GH)."""
+    if o.norm_hh is None:
+        return linear(entering, o.w_hh, o.b_hh)
+    sums, GH, H = linear(entering, o.w_hh), *o.w_hh.shape
+    sizes = [GH] if cell == "lstm" else [GH - H, H]
+    shifts = [None] * len(sizes) if o.b_hh is None else o.b_hh.split(sizes)
+    parts = zip(sums.split(sizes, 1), o.norm_hh.split(sizes), shifts, strict=True)
+    return torch.cat([layer_norm(part, part.shape[1:], g, s) for part, g, s in parts], 1)
+
+
+def _step(cell: str, o: Any, x: Tensor, sums: Tensor, state: list[Tensor]) -> tuple[Tensor, ...]:
+    h = state[0]
+    if cell == "lstm":
+        i, f, g, out = (x + sums).chunk(4, 1)
+        c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+        shown = c if o.norm_c is None else layer_norm(c, c.shape[1:], o.norm_c, o.b_c)
+        return torch.sigmoid(out) * torch.tanh(shown), c
+    if cell == "gru":
+        (x_r, x_z, x_n), (r, z, n) = x.chunk(3, 1), sums.chunk(3, 1)
+        n = torch.tanh(x_n + torch.sigmoid(x_r + r) * n)
+        return (torch.lerp(n, h, torch.sigmoid(x_z + z)),)
+    if cell == "ligru":
+        z, n = (x + sums).chunk(2, 1)
+        z = torch.sigmoid(z)
+        return (z * h + (1 - z) * torch.relu(n),)
+    return (torch.relu(x + sums) if cell == "rnn_relu" else torch.tanh(x + sums),)

@@ -1,0 +1,217 @@
+"""regularised: recurrent layers with layer normalisation, recurrent dropout or zoneout, on a CPU.
+
+T steps, B batch, H state, G gates.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bppsa_lightning import planner
+from bppsa_lightning._cells import CELLS
+from bppsa_lightning.ops._autograd import (
+    bit_mask,
+    differentiable_gradients,
+    only,
+    register_formula,
+)
+from bppsa_lightning.ops._checks import FLOATS, check_like, check_shape, check_tensor, wrong_shape
+from bppsa_lightning.ops._regularised_plain import walk
+from bppsa_lightning.ops.log import record_scan
+
+
+class Regularised(NamedTuple):
+    """The tensors of one direction of a layer, all of one dtype and device but `kept_h`, `kept_c`.
+
+    Attributes:
+        x: (T, B, GH), the input's sums, with their biases.
+        h0, c0: (B, H), or None for zeros; c0 of an LSTM alone.
+        w_hh: (GH, H).
+        b_hh: (GH,) or None, added to the state's sums.
+        norm_hh: (GH,) or None: the gains by which these, normalised, are multiplied before. Of an
+            LSTM all gates are normalised together; of a GRU r and z, and n by itself.
+        norm_c, b_c: (H,), with norm_hh, of an LSTM: gains and shifts (or None) of its normalised c.
+        enters: (B, H) or None: what h is multiplied by where it enters W_hh.
+        kept_h, kept_c: (T, B, H) bool, or None: which units keep their old h, or c, in a step.
+    """
+
+    x: Tensor
+    h0: Tensor | None
+    c0: Tensor | None
+    w_hh: Tensor
+    b_hh: Tensor | None = None
+    norm_hh: Tensor | None = None
+    norm_c: Tensor | None = None
+    b_c: Tensor | None = None
+    enters: Tensor | None = None
+    kept_h: Tensor | None = None
+    kept_c: Tensor | None = None
+
+
+# Cells, and those whose sums may be normalised.
+REGULARISED = ("rnn_tanh", "rnn_relu", "gru", "ligru", "lstm")
+NORMALISED = ("gru", "lstm")
+
+# Of the operands, those that have gradients.
+_DIFFERENTIABLE = 8
+
+
+def regularised(
+    cell: str, operands: Regularised, zoneout: float = 0.0, reverse: bool = False
+) -> tuple[Tensor, ...]:
+    """A recurrent layer whose sums are normalised, or whose states enter or follow with noise.
+
+    With LN(v) = (v - mean(v)) / sqrt(var(v) + 1e-5), p = zoneout and ⊙ unit by unit::
+
+        s_t     = W_hh (enters ⊙ h_{t-1}) + b_hh,   or norm_hh LN(W_hh (enters ⊙ h_{t-1})) + b_hh
+        new     = the cell of x_t + s_t and of the old state;
+                  with norm_c, h = o tanh(norm_c LN(c) + b_c)
+        state_t = the old state where it is kept, else (1 - p) new + p old
+
+    Args:
+        cell: "rnn_tanh", "rnn_relu", "gru", "ligru" or "lstm"; with norm_hh the last but ligru.
+        operands: float32 or float64, on a CPU.
+        zoneout: the share of the old state, in [0, 1].
+        reverse: time runs from T-1 down to 0.
+
+    Returns:
+        output (T, B, H), h_n (B, H), and of an LSTM c_n (B, H). Differentiable any number of times:
+        from the second derivative on step by step, in plain torch.
+
+    Raises:
+        TypeError: an operand is not a tensor, or of another dtype.
+        ValueError: the cell, a shape, a device or `zoneout` does not fit.
+
+    Sources: Ba et al., arXiv:1607.06450; Gal and Ghahramani, arXiv:1512.05287; Krueger et al.,
+    arXiv:1606.01305.
+    """
+    _check(cell, operands, zoneout)
+    operands = Regularised(*map(_laid_out, operands))
+    differentiated = torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in operands[:_DIFFERENTIABLE]
+    )
+    arguments = cell, *operands, float(zoneout), bool(reverse), differentiated
+    run = _forward if torch.compiler.is_compiling() else _Regularised.apply
+    output, h_n, c_n, _ = run(*arguments)
+    return (output, h_n, c_n) if CELLS[cell].has_c else (output, h_n)
+
+
+def _check(cell: str, operands: Regularised, zoneout: float) -> None:
+    known = REGULARISED if operands.norm_hh is None else NORMALISED
+    if cell not in known:
+        raise ValueError(f"cell: found {cell!r}, wanted one of {', '.join(map(repr, known))}")
+    if not 0 <= zoneout <= 1:
+        raise ValueError(f"zoneout: found {zoneout}, wanted a number in [0, 1]")
+    check_tensor("x", operands.x)
+    check_tensor("w_hh", operands.w_hh)
+    gates, has_c, x = CELLS[cell].gates, CELLS[cell].has_c, operands.x
+    if x.dim() != 3 or x.shape[0] < 1 or x.shape[2] < gates or x.shape[2] % gates:
+        raise wrong_shape("x", x, f"(T, B, {gates} H) with T >= 1 and H >= 1")
+    if x.device.type not in ("cpu", "meta"):
+        raise ValueError(f"x: found on {x.device}, wanted on a CPU")
+    T, B, GH = x.shape
+    H = GH // gates
+    normalises_c = has_c and operands.norm_hh is not None
+    if normalises_c and operands.norm_c is None:
+        raise ValueError(f"norm_c: found None, wanted ({H},), as the sums are normalised")
+    shapes = {
+        "h0": (B, H), "c0": (B, H) if has_c else None, "w_hh": (GH, H), "b_hh": (GH,),
+        "norm_hh": (GH,), "norm_c": (H,) if normalises_c else None,
+        "b_c": (H,) if normalises_c else None, "enters": (B, H), "kept_h": (T, B, H),
+        "kept_c": (T, B, H) if has_c else None,
+    }  # fmt: skip
+    for name, shape in shapes.items():
+        tensor, mask = getattr(operands, name), name.startswith("kept")
+        if tensor is None:
+            continue
+        if shape is None:
+            raise ValueError(f"{name}: found a tensor, wanted None for this cell")
+        check_tensor(name, tensor, (torch.bool,) if mask else FLOATS)
+        check_shape(name, tensor, shape)
+        if not mask:
+            check_like(name, tensor, "x", x)
+        elif tensor.device != x.device:
+            raise ValueError(f"{name}: found on {tensor.device}, wanted on x's {x.device}")
+
+
+def _laid_out(t: Tensor | None) -> Tensor | None:
+    """Contiguous, or, of x, at least in its rows."""
+    if t is None or (t.dim() == 3 and t.dtype != torch.bool and t.stride(-1) == 1):
+        return t
+    return t.contiguous()
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.cell, *tensors, ctx.zoneout, ctx.reverse, _ = inputs
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[3])
+    ctx.save_for_backward(*tensors, output[0], output[3])
+
+
+def _backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
+    """The gradients of the operator's arguments, from those of output, h_n and c_n."""
+    incoming = cotangents[:3]
+    if all(g is None for g in incoming):
+        return (None,) * 15
+    *tensors, output, saved = ctx.saved_tensors
+    operands = Regularised(*tensors)
+    wanted = ctx.needs_input_grad[1 : 1 + _DIFFERENTIABLE]
+    if torch.is_grad_enabled():
+        with torch.enable_grad():
+            results = walk(ctx.cell, operands, ctx.zoneout, ctx.reverse)
+        gradients = differentiable_gradients(results, tensors[:_DIFFERENTIABLE], incoming, wanted)
+    else:
+        gradients = _walked(ctx, operands, output, saved, incoming, wanted)
+    return (None, *gradients, *(None,) * 6)
+
+
+def _walked(
+    ctx: Any, operands: Regularised, output: Tensor, saved: Tensor,
+    incoming: Sequence[Tensor | None], wanted: Sequence[bool],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    T, B, H = map(int, output.shape)
+    record_scan(CELLS[ctx.cell].label, (T, B, H), planner.Plan("linear", reason="one operator"))
+    grads = [None if g is None else g.contiguous() for g in incoming]
+    of_results = grads[: 2 + CELLS[ctx.cell].has_c] + [None] * (not CELLS[ctx.cell].has_c)
+    results = _run_backward(
+        ctx.cell, *of_results, output, saved, *operands[1:], ctx.zoneout, ctx.reverse,
+        bit_mask(tuple(wanted[1:])),
+    )  # fmt: skip
+    return only(wanted, results)
+
+
+_forward = torch.ops.bppsa.regularised.default
+_run_backward = torch.ops.bppsa.regularised_backward.default
+_Regularised = register_formula("regularised", _setup, _backward)
+
+
+def _saved_width(cell: str, H: int, normalised: bool) -> int:
+    """As csrc/requests/regularised.h."""
+    record = CELLS[cell]
+    slots = (4 if record.saved else 1) + 2 * record.has_c
+    return (slots + record.gates * normalised) * H + 4 * normalised
+
+
+@torch.library.register_fake("bppsa::regularised")
+def _(cell: str, x: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    T, B, _ = x.shape
+    H, saves = others[2].shape[1], others[-1]
+    width = _saved_width(cell, H, others[4] is not None)
+    c_n = x.new_empty(B if CELLS[cell].has_c else 0, H)
+    saved = x.new_empty(T if saves else 0, B, width)
+    return x.new_empty(T, B, H), x.new_empty(B, H), c_n, saved
+
+
+@torch.library.register_fake("bppsa::regularised_backward")
+def _(
+    cell: str, grad_output: Any, grad_h_n: Any, grad_c_n: Any, output: Tensor, *others: Any
+) -> tuple[Tensor, ...]:
+    (T, B, H), wanted, has_c = output.shape, others[-1], CELLS[cell].has_c
+    GH = CELLS[cell].gates * H
+    shapes = (B, H), (B if has_c else 0, H), (GH, H), (GH,), (GH,), (H,), (H,)
+    found = [output.new_empty(T, B, GH)]
+    for bit, (rows, *rest) in enumerate(shapes):
+        found.append(output.new_empty(rows if wanted >> bit & 1 else 0, *rest))
+    return tuple(found)

@@ -1,0 +1,39 @@
+// A recurrent layer with layer normalisation, recurrent dropout or zoneout, on the CPU.
+#include "../operators/regularised.h"
+
+#include "crew.h"
+#include "huge_pages.h"
+#include "levels/table.h"
+
+namespace bppsa::cpu {
+namespace {
+
+struct Device {
+  // Of many steps.
+  static Tensor empty(const Tensor& like, Sizes size) {
+    Tensor result = empty_beside(like, size);
+    advise_huge_pages(result.data_ptr(), result.numel() * bytes_of(storage_of(like)));
+    return result;
+  }
+
+  static void run(const RegularisedForwardRequest& request) {
+    kernels().regularised_forward(request, parallel_for(request, 1));
+  }
+  static void run(const RegularisedBackwardRequest& request) {
+    kernels().regularised_backward(request, parallel_for(request, 2));
+  }
+
+ private:
+  static Parallel parallel_for(const RegularisedRequest& request, int64_t products) {
+    const int64_t GH = row_of(request.cell).gates * request.H;
+    return parallel_for_work(request.T * request.B * GH * request.H * products, true);
+  }
+};
+
+}  // namespace
+}  // namespace bppsa::cpu
+
+STABLE_TORCH_LIBRARY_IMPL(bppsa, CPU, m) {
+  m.impl("regularised", TORCH_BOX(&bppsa::regularised<bppsa::cpu::Device>));
+  m.impl("regularised_backward", TORCH_BOX(&bppsa::regularised_backward<bppsa::cpu::Device>));
+}

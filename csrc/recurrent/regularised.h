@@ -1,0 +1,100 @@
+// A recurrent layer with layer normalisation, recurrent dropout or zoneout: what its forward and
+// its backward share.
+//
+//   s_t = W_hh (m h_{t-1}) + b_hh,  or normalised: norm_hh LN(W_hh (m h_{t-1})) + b_hh
+//   new state = the cell's formula of x_t + s_t and the old state; normalised, an LSTM shows
+//               o tanh(norm_c LN(c) + b_c)
+//   state t   = the old state where a unit is kept, else (1 - p) new + p old
+//
+// with LN(v) = (v - mean v) / sqrt(var v + 1e-5) over some gates of a sample at once, m a mask of a
+// sample. Formulas are those of cells/, of rows of H units as they lie: a normalisation needs a
+// sample's whole row before the formula, so nothing is gained by panels of slots as in step.h. Each
+// thread walks samples of its own from end to end.
+#pragma once
+
+#include "../cells/list.h"
+#include "../requests/regularised.h"
+#include "../simd/products.h"
+#include "../simd/units.h"
+#include "slots.h"
+
+namespace bppsa::BPPSA_ISA {
+
+// The gates that are normalised together: as many as `last` says, from 0 on, then the others.
+template <class Cell>
+struct Normalised {
+  static constexpr int kFirst = Cell::kStates == 2 ? Cell::kGates : Cell::kGates - 1;
+  static constexpr int kBlocks = kFirst == Cell::kGates ? 1 : 2;
+
+  static constexpr int begin(int block) { return block ? kFirst : 0; }
+  static constexpr int gates(int block) { return block ? Cell::kGates - kFirst : kFirst; }
+};
+
+template <typename T>
+struct Moments {
+  T mean, scale;  // (v - mean) * scale has variance 1
+};
+
+// sum of f(units, k) over n units.
+template <typename T, class F>
+BPPSA_INLINE T sum_over(int64_t n, const F& f) {
+  constexpr int W = kMaxWidth<T>;
+  Vec<T, W> total{};
+  for_each_unit<T>(n, [&](auto units, int64_t k)
+                          __attribute__((always_inline)) { total += units.only(f(units, k)); });
+  return sum<T, W>(total);
+}
+
+template <typename T>
+BPPSA_INLINE Moments<T> moments_of(const T* v, int64_t n) {
+  using V = Vec<T, kMaxWidth<T>>;
+  const T mean = sum_over<T>(n, [&](auto units, int64_t k) { return units.load(v + k); }) / T(n);
+  const T squares = sum_over<T>(n, [&](auto units, int64_t k) {
+    const V centred = units.load(v + k) - mean;
+    return centred * centred;
+  });
+  return {mean, T(1 / __builtin_sqrt(squares / T(n) + T(1e-5)))};
+}
+
+// What a forward saves of a step of a sample, in rows of H numbers: the slots (or what an RNN
+// shows), with two states c as the formula leaves it and as the step does, and of what is
+// normalised its gates and the moments of all.
+template <class Cell, bool kNormalised>
+struct SavedRow {
+  static constexpr int kSlots = Cell::kKept ? Cell::kSlots : 1;
+  static constexpr int kC = kSlots, kCAfter = kC + 1;
+  static constexpr int kSums = kSlots + (Cell::kStates == 2 ? 2 : 0);
+  static constexpr int kRows = kSums + (kNormalised ? Cell::kGates : 0);
+  // Behind the rows, if normalised: the scales of up to two blocks; mean and scale of c.
+
+  static int64_t width(int64_t H) {
+    return regularised_width(kSlots, Cell::kStates, kNormalised ? Cell::kGates : 0, H);
+  }
+};
+
+// The tensors of one layer, typed; rows of a step t = 0 ... T - 1 from sample b on.
+template <class Cell, bool kNormalised, typename T_>
+struct RegularisedLayer {
+  using T = T_;
+  using Saved = SavedRow<Cell, kNormalised>;
+
+  const RegularisedRequest& request;
+  const int64_t steps = request.T, B = request.B, H = request.H, GH = Cell::kGates * H;
+  const ConstRows<T> h0{typed(request.h0), H}, c0{typed(request.c0), H};
+  const ConstRows<T> enters{typed(request.enters), H};
+  const T *const w_hh = typed(request.w_hh), *const b_hh = typed(request.b_hh);
+  const T *const norm_hh = typed(request.norm_hh), *const norm_c = typed(request.norm_c);
+  const T* const b_c = typed(request.b_c);
+  const bool blends = request.blends();
+  const T share = T(request.zoneout);
+
+  // Of part 0, h, or part 1, c.
+  const uint8_t* kept(int part, int64_t t, int64_t b) const {
+    const uint8_t* all = part ? request.kept_c : request.kept_h;
+    return all ? all + t * request.kept_step + b * H : nullptr;
+  }
+
+  static const T* typed(const void* data) { return static_cast<const T*>(data); }
+};
+
+}  // namespace bppsa::BPPSA_ISA

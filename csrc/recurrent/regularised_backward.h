@@ -1,0 +1,285 @@
+// The backward of recurrent/regularised.h: a walk over the transposed Jacobians, and behind every
+// slab of steps the products that give the weights' gradients.
+#pragma once
+
+#include "../simd/parallel.h"
+#include "regularised.h"
+
+namespace bppsa::BPPSA_ISA {
+
+template <class Cell, bool kNormalised, typename T>
+struct RegularisedBackward {
+  using Layer = RegularisedLayer<Cell, kNormalised, T>;
+  using Saved = typename Layer::Saved;
+  using V = Vec<T, kMaxWidth<T>>;
+  using Math = VectorMath<T, kMaxWidth<T>>;
+  static constexpr bool kHasC = Cell::kStates == 2;
+  // A slab's rows: enough to be worth a product, few enough for the second-level cache.
+  static constexpr int64_t kSlabRows = 256;
+
+  const RegularisedBackwardRequest& request;
+  const Parallel& parallel;
+  const Layer layer{request};
+  const int64_t H = layer.H, GH = layer.GH, N = whole_vectors<T>(GH);
+  const int64_t width = Saved::width(H);
+  const T* const saved = Layer::typed(request.saved);
+  const StepRows<const T> output{Layer::typed(request.output), request.step, H};
+  const StepRows<const T> grad{Layer::typed(request.grad), request.grad_stride[0],
+                               request.grad_stride[1]};
+  const StepRows<T> grad_x{static_cast<T*>(request.grad_x), request.grad_x_step, GH};
+  const MultiplyRows<T> multiply = multiply_rows<T>(H);
+
+  // A worker's sums: of W_hh, transposed, and of what is added up row by row.
+  struct Sums {
+    T *w, *b_hh, *norm_hh, *norm_c, *b_c;
+  };
+  const int64_t sums_size = H * N + 2 * N + 2 * whole_vectors<T>(H);
+  const SampleGroups groups{layer.B, parallel.threads};
+  const int64_t workers = max(int64_t(1), min(int64_t(parallel.threads), groups.count));
+  const Buffer<T> sums_memory{workers * sums_size};
+
+  Sums sums(int64_t worker) const {
+    T* const w = sums_memory.data + worker * sums_size;
+    T *const b = w + H * N, *const c = b + 2 * N;
+    return {w, b, b + N, c, c + whole_vectors<T>(H)};
+  }
+
+  void run() const {
+    std::memset(sums_memory.data, 0, workers * sums_size * sizeof(T));
+    for_each_index(parallel, workers, [&](int64_t worker) {
+      const int64_t end = groups.count * (worker + 1) / workers;
+      for (int64_t i = groups.count * worker / workers; i < end; ++i)
+        group(groups.begin(i), groups.size(i), sums(worker));
+    });
+    finish();
+  }
+
+ private:
+  // One step of one sample.
+  struct Sample {
+    const T* row;                  // Saved
+    const T *h_before, *c_before;  // null for zeros
+    const T* direct;               // or null
+    const uint8_t* kept[2];
+    T *g_h, *g_c;       // of the state after the step; then of c before it
+    T* past;            // result: of h before it, past the weights
+    T *to_x, *to_sums;  // results
+    T* scratch;         // 2 H numbers
+  };
+
+  void group(int64_t b, int64_t n, const Sums& to) const {
+    const int64_t slab = max(int64_t(1), min(kSlabRows / n, layer.steps));
+    const Buffer<T> memory(n * 3 * H + 2 * H + slab * n * (N + H));
+    const Rows<T> g_h{memory.data, H}, g_c{g_h[n], H}, past{g_c[n], H};
+    T* const scratch = past[n];
+    const StepRows<T> d{scratch + 2 * H, n * N, N};        // of the state's sums
+    const StepRows<T> e{d.data + slab * n * N, n * H, H};  // what entered the weights
+    if (N > GH) std::memset(d.data, 0, slab * n * N * sizeof(T));
+    const ConstRows<T> last_h{Layer::typed(request.grad_hn), H};
+    const ConstRows<T> last_c{Layer::typed(request.grad_cn), H};
+    for (int64_t r = 0; r < n; ++r) {
+      copy(last_h.at(b + r, 0), g_h[r]);
+      copy(last_c.at(b + r, 0), g_c[r]);
+    }
+    for (int64_t hi = layer.steps; hi > 0; hi -= min(slab, hi)) {
+      const int64_t lo = max(int64_t(0), hi - slab);
+      for (int64_t t = hi - 1; t >= lo; --t) {
+        const Rows<T> to_sums = d.at(t - lo, 0);
+        for (int64_t r = 0; r < n; ++r) {
+          const T* row = saved + (t * layer.B + b + r) * width;
+          const T* h_before = t ? output.at(t - 1, b)[r] : layer.h0.at(b + r, 0);
+          const T* c_before =
+              t ? row - layer.B * width + Saved::kCAfter * H : layer.c0.at(b + r, 0);
+          step({row,
+                h_before,
+                c_before,
+                grad.data ? grad.at(t, b)[r] : nullptr,
+                {layer.kept(0, t, b + r), layer.kept(kHasC, t, b + r)},
+                g_h[r],
+                g_c[r],
+                past[r],
+                grad_x.at(t, b)[r],
+                to_sums[r],
+                scratch},
+               to);
+          enter(h_before, b + r, e.at(t - lo, 0)[r]);
+        }
+        if (layer.enters) {
+          multiply(n, GH, H, {to_sums.data, N}, layer.w_hh, {}, g_h);
+          for (int64_t r = 0; r < n; ++r)
+            for (int64_t k = 0; k < H; ++k)
+              g_h[r][k] = g_h[r][k] * layer.enters[b + r][k] + past[r][k];
+        } else {
+          multiply(n, GH, H, {to_sums.data, N}, layer.w_hh, {past.data, H}, g_h);
+        }
+      }
+      if (request.grad_w_hh)
+        add_transposed_product<T>(hi - lo, n, H, N, {e.data, e.step, e.sample},
+                                  {d.data, d.step, d.sample}, to.w);
+    }
+    if (request.grad_h0)
+      std::memcpy(static_cast<T*>(request.grad_h0) + b * H, g_h.data, n * H * sizeof(T));
+    if (request.grad_c0)
+      std::memcpy(static_cast<T*>(request.grad_c0) + b * H, g_c.data, n * H * sizeof(T));
+  }
+
+  void copy(const T* from, T* to) const {
+    from ? std::memcpy(to, from, H * sizeof(T)) : std::memset(to, 0, H * sizeof(T));
+  }
+
+  void enter(const T* h, int64_t sample, T* to) const {
+    if (!h || !layer.enters) return copy(h, to);
+    for (int64_t k = 0; k < H; ++k) to[k] = h[k] * layer.enters[sample][k];
+  }
+
+  // Of a state's gradient: what the new state has of it; the old one has the rest.
+  template <class Units>
+  BPPSA_INLINE V of_new(Units units, const uint8_t* kept, int64_t k, V g) const {
+    if (!layer.blends) return g;
+    const V now = g - layer.share * g;
+    return kept ? select<T, kMaxWidth<T>>(units.mask(kept + k), V{}, now) : now;
+  }
+  template <class Units>
+  BPPSA_INLINE V of_old(Units units, const uint8_t* kept, int64_t k, V g) const {
+    if (!layer.blends) return V{};
+    const V old = layer.share * g;
+    return kept ? select<T, kMaxWidth<T>>(units.mask(kept + k), g, old) : old;
+  }
+
+  void step(const Sample& s, const Sums& to) const {
+    if (s.direct)
+      for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
+        units.store(s.g_h + k, units.load(s.g_h + k) + units.load(s.direct + k));
+      });
+    Centred back{};
+    if constexpr (kHasC && kNormalised) back = hide(s, to);
+    for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
+      V slot[Cell::kSlots] = {}, g[Cell::kStates], past[Cell::kStates] = {}, d[Cell::kRows];
+      V output{}, before{};
+      if constexpr (Cell::kKept) {
+        for (int i = 0; i < Cell::kSlots; ++i) slot[i] = units.load(s.row + i * H + k);
+        const T* from = kHasC ? s.c_before : s.h_before;
+        if (from) before = units.load(from + k);
+      } else {
+        output = units.load(s.row + k);
+      }
+      const V all_h = units.load(s.g_h + k);
+      g[0] = of_new(units, s.kept[0], k, all_h);
+      const V old_h = of_old(units, s.kept[0], k, all_h);
+      if constexpr (kHasC) {
+        const V all_c = units.load(s.g_c + k);
+        g[1] = of_new(units, s.kept[1], k, all_c);
+        if constexpr (kNormalised) {
+          g[0] = V{};  // o's own gradient comes from `hide`
+          const V normal = units.load(s.scratch + H + k);
+          g[1] += back.of(units.load(s.scratch + k), normal);
+        } else {
+          output = Math::tanh(units.load(s.row + Saved::kC * H + k));
+        }
+        Cell::template pull<Math>(Cell::template factors<Math>(slot, output, before), g, d, past);
+        units.store(s.g_c + k, past[1] + of_old(units, s.kept[1], k, all_c));
+      } else {
+        Cell::template pull<Math>(Cell::template factors<Math>(slot, output, before), g, d, past);
+      }
+      if constexpr (kHasC && kNormalised)
+        d[Cell::kRows - 1] = units.load(s.to_sums + (Cell::kGates - 1) * H + k);
+      units.store(s.past + k, Cell::kPassesH ? past[0] + old_h : old_h);
+      for (int row = 0; row < Cell::kGates; ++row) {
+        units.store(s.to_x + Cell::input_gate(row) * H + k, d[row]);
+        units.store(s.to_sums + row * H + k, d[Cell::kFirstRecurrentRow + row]);
+      }
+    });
+    if constexpr (kNormalised)
+      of_sums(s, to);
+    else
+      add(GH, s.to_sums, to.b_hh);
+  }
+
+  // The gradient of what was normalised from that of the result, times the gain.
+  struct Centred {
+    T mean, moment, scale;  // means of the gradient, and of it times the result
+
+    BPPSA_INLINE V of(V g, V normal) const { return scale * (g - mean - normal * moment); }
+  };
+
+  void add(int64_t n, const T* row, T* sum) const {
+    for_each_unit<T>(n, [&](auto units, int64_t k) __attribute__((always_inline)) {
+      units.store(sum + k, units.load(sum + k) + units.load(row + k));
+    });
+  }
+
+  // Through h = o tanh(norm_c LN(c) + b_c): the gradient of o's sum, to o's place; in `scratch` the
+  // gradient of LN(c), and LN(c).
+  Centred hide(const Sample& s, const Sums& to) const {
+    const T *c = s.row + Saved::kC * H, *moments = s.row + Saved::kRows * H + 2;
+    V mean{}, moment{};
+    for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
+      const V normal = units.only((units.load(c + k) - moments[0]) * moments[1]);
+      const V gain = units.load(layer.norm_c + k);
+      V z = gain * normal;
+      if (layer.b_c) z += units.load(layer.b_c + k);
+      const V shown = Math::tanh(z), o = units.load(s.row + (Cell::kSlots - 1) * H + k);
+      const V g = of_new(units, s.kept[0], k, units.load(s.g_h + k));
+      units.store(s.to_sums + (Cell::kGates - 1) * H + k, g * shown * (o * (1 - o)));
+      const V of_z = g * o * (1 - shown * shown), of_normal = of_z * gain;
+      units.store(to.norm_c + k, units.load(to.norm_c + k) + of_z * normal);
+      units.store(to.b_c + k, units.load(to.b_c + k) + of_z);
+      units.store(s.scratch + k, of_normal);
+      units.store(s.scratch + H + k, normal);
+      mean += units.only(of_normal);
+      moment += units.only(of_normal * normal);
+    });
+    constexpr int W = kMaxWidth<T>;
+    return {sum<T, W>(mean) / T(H), sum<T, W>(moment) / T(H), moments[1]};
+  }
+
+  // Of the state's sums, block by block, from those of what was made of them.
+  void of_sums(const Sample& s, const Sums& to) const {
+    using Blocks = Normalised<Cell>;
+    for (int block = 0; block < Blocks::kBlocks; ++block) {
+      const int64_t first = Blocks::begin(block) * H, count = Blocks::gates(block) * H;
+      T *d = s.to_sums + first, *norm = to.norm_hh + first;
+      const T *normal = s.row + Saved::kSums * H + first, *gain = layer.norm_hh + first;
+      add(count, d, to.b_hh + first);
+      V mean{}, moment{};
+      for_each_unit<T>(count, [&](auto units, int64_t k) __attribute__((always_inline)) {
+        const V g = units.load(d + k), n = units.load(normal + k);
+        units.store(norm + k, units.load(norm + k) + g * n);
+        const V of_normal = g * units.load(gain + k);
+        units.store(d + k, of_normal);
+        mean += units.only(of_normal);
+        moment += units.only(of_normal * n);
+      });
+      constexpr int W = kMaxWidth<T>;
+      const Centred back{sum<T, W>(mean) / T(count), sum<T, W>(moment) / T(count),
+                         s.row[Saved::kRows * H + block]};
+      for_each_unit<T>(count, [&](auto units, int64_t k) __attribute__((always_inline)) {
+        units.store(d + k, back.of(units.load(d + k), units.load(normal + k)));
+      });
+    }
+  }
+
+  // Adds up the workers' sums, in their order, and writes the results.
+  void finish() const {
+    const Sums first = sums(0);
+    for (int64_t w = 1; w < workers; ++w)
+      for (int64_t i = 0; i < sums_size; ++i) first.w[i] += sums(w).w[i];
+    if (T* const to = static_cast<T*>(request.grad_w_hh))
+      for (int64_t j = 0; j < GH; ++j)
+        for (int64_t i = 0; i < H; ++i) to[j * H + i] = first.w[i * N + j];
+    const auto write = [](void* to, const T* from, int64_t n) {
+      if (to) std::memcpy(to, from, n * sizeof(T));
+    };
+    write(request.grad_b_hh, first.b_hh, GH);
+    write(request.grad_norm_hh, first.norm_hh, GH);
+    write(request.grad_norm_c, first.norm_c, H);
+    write(request.grad_b_c, first.b_c, H);
+  }
+};
+
+template <class Cell, bool kNormalised, typename T>
+void regularised_backward_of(const RegularisedBackwardRequest& request, const Parallel& parallel) {
+  RegularisedBackward<Cell, kNormalised, T>{request, parallel}.run();
+}
+
+}  // namespace bppsa::BPPSA_ISA

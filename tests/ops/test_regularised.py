@@ -1,0 +1,214 @@
+"""bl.ops.regularised: beside plain torch; derivatives, layouts, threads, compile, errors.
+
+Letters: T steps, B batch, H state, G gates.
+"""
+
+import random
+
+import pytest
+import torch
+from support.cases import relative_error
+
+from bppsa_lightning._cells import CELLS
+from bppsa_lightning.ops import Regularised, regularised
+from bppsa_lightning.ops._regularised_plain import walk
+from bppsa_lightning.ops.regularised import NORMALISED, REGULARISED
+
+KINDS = [(cell, False) for cell in REGULARISED] + [(cell, True) for cell in NORMALISED]
+kinds = pytest.mark.parametrize(("cell", "normalised"), KINDS)
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-11}
+
+
+def draw(cell, normalised, T, B, H, seed=0, noise=True, dtype=torch.float64, few=False):
+    """Random operands; with `few`, none that may be missing."""
+    g = torch.Generator().manual_seed(seed)
+    GH, has_c = CELLS[cell].gates * H, CELLS[cell].has_c
+
+    def normal(*shape):
+        return torch.randn(shape, generator=g, dtype=torch.float64).to(dtype)
+
+    def mask(p):
+        return torch.rand(T, B, H, generator=g) < p
+
+    found = Regularised(
+        x=normal(T, B, GH), h0=normal(B, H), c0=normal(B, H) if has_c else None,
+        w_hh=normal(GH, H) / H**0.5, b_hh=normal(GH), norm_hh=1 + normal(GH) / 4,
+        norm_c=1 + normal(H) / 4 if has_c else None, b_c=normal(H) if has_c else None,
+        enters=(normal(B, H) > -1).to(dtype) * 1.5, kept_h=mask(0.2),
+        kept_c=mask(0.2) if has_c else None,
+    )  # fmt: skip
+    if not normalised:
+        found = found._replace(norm_hh=None, norm_c=None, b_c=None)
+    if not noise:
+        found = found._replace(enters=None, kept_h=None, kept_c=None)
+    return found._replace(h0=None, c0=None, b_hh=None, b_c=None) if few else found
+
+
+def gradients(layer, operands, seed=1, chosen=(0, 1, 2), zoneout=0.0, reverse=False):
+    """Results, and gradients of random gradients of those results that are chosen."""
+    leaves = [
+        t.detach().requires_grad_() if t is not None and t.is_floating_point() else t
+        for t in operands
+    ]
+    leaves[8] = operands.enters
+    found = layer(Regularised(*leaves), zoneout, reverse)
+    g = torch.Generator().manual_seed(seed)
+    incoming = [torch.randn(t.shape, generator=g, dtype=torch.float64).to(t) for t in found]
+    taken = [i for i in range(len(found)) if i in chosen]
+    given = [t for t in leaves[:8] if t is not None]
+    back = torch.autograd.grad(
+        [found[i] for i in taken], given, [incoming[i] for i in taken],
+        allow_unused=True, materialize_grads=True,
+    )  # fmt: skip
+    return [*found, *back]
+
+
+def both(cell, operands, truth=None, **settings):
+    """Ours, and plain torch's of the same (or other) operands."""
+    ours = gradients(lambda o, p, r: regularised(cell, o, p, r), operands, **settings)
+    plain = gradients(lambda o, p, r: walk(cell, o, p, r), truth or operands, **settings)
+    return ours, plain
+
+
+@kinds
+@pytest.mark.parametrize("seed", range(12))
+def test_random_layers_are_those_of_plain_torch(cell, normalised, seed):
+    r = random.Random(seed)
+    T, B, H = r.choice([1, 2, 7, 40]), r.choice([1, 2, 5, 70]), r.choice([1, 3, 8, 17, 37])
+    if normalised:
+        H = max(H, 3)  # of one number, or two, LN is a sign
+    operands = draw(cell, normalised, T, B, H, seed, r.random() < 0.7, few=r.random() < 0.3)
+    chosen = r.choice([(0, 1, 2), (0,), (1,), (1, 2)])
+    settings = {"zoneout": r.choice([0.0, 0.3]), "reverse": r.random() < 0.5, "chosen": chosen}
+    for ours, plain in zip(*both(cell, operands, **settings), strict=True):
+        assert relative_error(ours, plain) < TOLERANCE[torch.float64]
+
+
+@kinds
+def test_float32_is_as_close_as_plain_torch_in_float32(cell, normalised):
+    errors = []
+    for seed in range(6):
+        narrow = draw(cell, normalised, 30, 3, 20, seed, dtype=torch.float32)
+        wide = Regularised(
+            *(t.double() if t is not None and t.is_floating_point() else t for t in narrow)
+        )
+        ours, true = both(cell, narrow, wide)
+        _, plain = both(cell, narrow)
+        errors.append(
+            max(relative_error(a, b) for a, b in zip(ours, true, strict=True))
+            / max(relative_error(a, b) for a, b in zip(plain, true, strict=True))
+        )
+    assert sorted(errors)[len(errors) // 2] <= 2
+
+
+@kinds
+def test_threads_and_layouts_change_nothing(cell, normalised):
+    operands = draw(cell, normalised, 40, 70, 24)
+    features = operands.x.shape[2]
+    wide = operands._replace(x=torch.zeros(70, 40, features + 3, dtype=torch.float64))
+    wide.x[..., 1 : features + 1] = operands.x.transpose(0, 1)
+    wide = wide._replace(
+        x=wide.x[..., 1 : features + 1].transpose(0, 1), w_hh=operands.w_hh.t().contiguous().t()
+    )
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = gradients(lambda o, p, r: regularised(cell, o, p, r), operands)
+        torch.set_num_threads(2)
+        two = gradients(lambda o, p, r: regularised(cell, o, p, r), wide)
+    finally:
+        torch.set_num_threads(before)
+    for a, b in zip(one, two, strict=True):
+        assert relative_error(a, b) < 1e-12
+
+
+@kinds
+def test_second_derivatives(cell, normalised):
+    operands = draw(cell, normalised, 3, 2, 3)
+    leaves = [t.requires_grad_() for t in operands[:8] if t is not None]
+    names = [n for n, t in zip(operands._fields[:8], operands, strict=False) if t is not None]
+
+    def layer(*tensors):
+        return regularised(cell, operands._replace(**dict(zip(names, tensors, strict=True))), 0.2)
+
+    assert torch.autograd.gradgradcheck(layer, leaves)
+
+
+@kinds
+def test_operators_pass_opcheck(cell, normalised):
+    operands = draw(cell, normalised, 4, 2, 3)
+    leaves = [t.requires_grad_() if t is not None and t.is_floating_point() else t
+              for t in operands]  # fmt: skip
+    leaves[8].requires_grad_(False)
+    for saves in (False, True):
+        arguments = (cell, *leaves, 0.1, saves, saves)
+        checks = ("test_schema", "test_faketensor")
+        if saves:
+            checks = (*checks, "test_autograd_registration", "test_aot_dispatch_dynamic")
+        torch.library.opcheck(torch.ops.bppsa.regularised.default, arguments, test_utils=checks)
+    own = [t if t is None else t.detach() for t in operands]
+    output, h_n, c_n, saved = torch.ops.bppsa.regularised(cell, *own, 0.1, True, True)
+    for wanted in (0, 127):
+        given = (cell, output, h_n, c_n if len(c_n) else None, output, saved, *own[1:], 0.1, True)
+        torch.library.opcheck(
+            torch.ops.bppsa.regularised_backward.default, (*given, wanted),
+            test_utils=("test_schema", "test_faketensor"),
+        )  # fmt: skip
+
+
+@kinds
+def test_compiled_whole(cell, normalised):
+    def layer(o, p, r):
+        return regularised(cell, o, p, r)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
+    for T, B in ((5, 2), (9, 3)):
+        operands = draw(cell, normalised, T, B, 4)
+        for a, b in zip(*(gradients(f, operands) for f in (compiled, layer)), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@kinds
+def test_an_empty_batch_and_a_silent_result(cell, normalised):
+    operands = draw(cell, normalised, 3, 0, 4)
+    found = gradients(lambda o, p, r: regularised(cell, o, p, r), operands)
+    assert found[0].shape == (3, 0, 4)
+    assert all(g.eq(0).all() for g in found)
+    with torch.no_grad():
+        assert regularised(cell, operands)[0].grad_fn is None
+
+
+def test_what_is_frozen_has_no_gradient():
+    operands = draw("lstm", True, 3, 2, 4)
+    operands.w_hh.requires_grad_()
+    output, *_ = regularised("lstm", operands)
+    output.sum().backward()
+    assert operands.w_hh.grad is not None and operands.x.grad is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "change", "words"),
+    [
+        ("peephole", {}, "cell: found 'peephole', wanted one of 'gru', 'lstm'"),
+        ("ligru", {"norm_hh": torch.ones(6)}, "cell: found 'ligru', wanted one of 'gru', 'lstm'"),
+        ("lstm", {"x": torch.zeros(2, 2, 13).double()}, r"x: found shape \(2, 2, 13\), wanted"),
+        ("lstm", {"h0": torch.zeros(3, 3).double()}, r"h0: found shape \(3, 3\), wanted \(2, 3\)"),
+        ("lstm", {"norm_c": None}, r"norm_c: found None, wanted \(3,\)"),
+        ("lstm", {"kept_c": torch.zeros(2, 2, 3)}, "kept_c: found dtype torch.float32"),
+        ("lstm", {"b_hh": torch.zeros(12)}, "b_hh: found dtype torch.float32, wanted x's"),
+        ("gru", {"c0": torch.zeros(2, 3).double()}, "c0: found a tensor, wanted None"),
+    ],
+)
+def test_errors_name_the_argument(cell, change, words):
+    known = cell if cell in NORMALISED else "gru"
+    operands = draw(known, True, 2, 2, 3)._replace(**change)
+    if cell == "ligru":
+        operands = draw("ligru", False, 2, 2, 3)._replace(**change)
+    with pytest.raises((TypeError, ValueError), match=words):
+        regularised(cell, operands)
+
+
+def test_zoneout_is_a_share():
+    with pytest.raises(ValueError, match="zoneout: found 1.5, wanted"):
+        regularised("gru", draw("gru", False, 2, 2, 3), 1.5)
