@@ -39,7 +39,8 @@ def walk(
     parts, H = 1 + (cell == "lstm"), w_hh.shape[1]
     h0, c0 = (*states, None, None)[:2]
     like = x.new_empty(B, H)
-    enters, p, kept = None, 0.0, [None, None]
+    enters, p = None, 0.0
+    kept: list[Tensor | None] = [None, None]
     if noise.training and noise.recurrent_dropout:
         enters = by_scan.entering_mask(noise.recurrent_dropout, like)
     if noise.training and noise.zoneout:
@@ -50,5 +51,5 @@ def walk(
         x, padding = x[..., :-1], x[..., -1:] != 0
         still = padding.expand(T, B, H)
         kept[:parts] = [still if k is None else k | still for k in kept[:parts]]
-    operands = ops.Regularised(x, h0, c0, w_hh, *others, enters, *kept)
+    operands = ops.Regularised(x, h0, c0, w_hh, *others, enters, *kept)  # type: ignore[call-arg]
     return ops.regularised(cell, operands, p, reverse)

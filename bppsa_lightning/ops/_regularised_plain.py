@@ -33,7 +33,7 @@ def _sums(cell: str, o: Any, entering: Tensor) -> Tensor:
     """Of the state, (B, GH)."""
     if o.norm_hh is None:
         return linear(entering, o.w_hh, o.b_hh)
-    sums, GH, H = linear(entering, o.w_hh), *o.w_hh.shape
+    sums, (GH, H) = linear(entering, o.w_hh), o.w_hh.shape
     sizes = [GH] if cell == "lstm" else [GH - H, H]
     shifts = [None] * len(sizes) if o.b_hh is None else o.b_hh.split(sizes)
     parts = zip(sums.split(sizes, 1), o.norm_hh.split(sizes), shifts, strict=True)

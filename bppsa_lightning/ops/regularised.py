@@ -88,7 +88,7 @@ def regularised(
     arXiv:1606.01305.
     """
     _check(cell, operands, zoneout)
-    operands = Regularised(*map(_laid_out, operands))
+    operands = Regularised(*map(_laid_out, operands))  # type: ignore[arg-type]
     differentiated = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in operands[:_DIFFERENTIABLE]
     )
