@@ -145,7 +145,7 @@ class Recurrent(nn.Module):
         """
         noise = by_scan.Noise(self.recurrent_dropout, self.zoneout, self.training)
         weights = self.for_rows(w)
-        if weights is not None and by_rows.walks(x):
+        if weights is not None and by_rows.walks(weights, x):
             return by_rows.walk(weights, noise, x, states, reverse, marked)
         step, name = partial(self.step, w), type(self).__name__
         return by_scan.walk(step, name, self._sizes, noise, x, states, reverse, marked)

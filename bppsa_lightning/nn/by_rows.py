@@ -1,11 +1,10 @@
-"""One direction of a layer with layer normalisation or noise, by one operator, on a CPU.
+"""One direction of a layer with layer normalisation or noise, by one operator.
 
 T steps, B samples, F features that the steps need of the input, H hidden.
 """
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from bppsa_lightning import ops
@@ -25,9 +24,9 @@ class Weights(NamedTuple):
     b_c: Tensor | None = None
 
 
-def walks(x: Tensor) -> bool:
+def walks(weights: Weights, x: Tensor) -> bool:
     """Whether the operator takes such an input."""
-    return x.is_cpu and x.dtype in (torch.float32, torch.float64) and not is_transformed()
+    return ops.holds(x, weights.w_hh.shape[1]) and not is_transformed()
 
 
 def walk(

@@ -1,4 +1,4 @@
-"""regularised: recurrent layers with layer normalisation, recurrent dropout or zoneout, on a CPU.
+"""regularised: recurrent layers with layer normalisation, recurrent dropout or zoneout.
 
 T steps, B batch, H state, G gates.
 """
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bppsa_lightning import planner
+from bppsa_lightning import _library, planner
 from bppsa_lightning._cells import CELLS
 from bppsa_lightning.ops._autograd import (
     bit_mask,
@@ -54,6 +54,10 @@ class Regularised(NamedTuple):
 REGULARISED = ("rnn_tanh", "rnn_relu", "gru", "ligru", "lstm")
 NORMALISED = ("gru", "lstm")
 
+# Of csrc/cuda/recurrent/regularised.cuh: numbers in a block's shared memory, of which any GPU has
+# as many bytes.
+_WARPS_OF_BLOCK, _NUMBERS_OF_UNIT, _SHARED_MEMORY = 16, 9, 48 * 1024
+
 # Of the operands, those that have gradients.
 _DIFFERENTIABLE = 8
 
@@ -72,7 +76,7 @@ def regularised(
 
     Args:
         cell: "rnn_tanh", "rnn_relu", "gru", "ligru" or "lstm"; with norm_hh the last but ligru.
-        operands: float32 or float64, on a CPU.
+        operands: float32 or float64; on CUDA, of as many units as `holds` says.
         zoneout: the share of the old state, in [0, 1].
         reverse: time runs from T-1 down to 0.
 
@@ -98,6 +102,14 @@ def regularised(
     return (output, h_n, c_n) if CELLS[cell].has_c else (output, h_n)
 
 
+def holds(x: Tensor, H: int) -> bool:
+    """Whether there is a kernel for such an x and H units: on CUDA a block holds a sample's."""
+    if x.dtype not in FLOATS or x.device.type not in ("cpu", "cuda", "meta"):
+        return False
+    fits = (_WARPS_OF_BLOCK + _NUMBERS_OF_UNIT * H) * x.element_size() <= _SHARED_MEMORY
+    return not x.is_cuda or (_library.HAS_CUDA_KERNELS and fits)
+
+
 def _check(cell: str, operands: Regularised, zoneout: float) -> None:
     known = REGULARISED if operands.norm_hh is None else NORMALISED
     if cell not in known:
@@ -109,10 +121,14 @@ def _check(cell: str, operands: Regularised, zoneout: float) -> None:
     gates, has_c, x = CELLS[cell].gates, CELLS[cell].has_c, operands.x
     if x.dim() != 3 or x.shape[0] < 1 or x.shape[2] < gates or x.shape[2] % gates:
         raise wrong_shape("x", x, f"(T, B, {gates} H) with T >= 1 and H >= 1")
-    if x.device.type not in ("cpu", "meta"):
-        raise ValueError(f"x: found on {x.device}, wanted on a CPU")
+    if x.device.type not in ("cpu", "cuda", "meta"):
+        raise RuntimeError(f"x: found on {x.device}, where the operator has no kernel")
+    if x.is_cuda and not _library.HAS_CUDA_KERNELS:
+        raise RuntimeError(f"x: found on a CUDA device, but {_library.NO_CUDA_KERNELS}")
     T, B, GH = x.shape
     H = GH // gates
+    if not holds(x, H):
+        raise ValueError(f"x: found {H} units of {x.dtype}, more than a block of a GPU can hold")
     normalises_c = has_c and operands.norm_hh is not None
     if normalises_c and operands.norm_c is None:
         raise ValueError(f"norm_c: found None, wanted ({H},), as the sums are normalised")

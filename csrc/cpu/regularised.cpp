@@ -16,10 +16,10 @@ struct Device {
     return result;
   }
 
-  static void run(const RegularisedForwardRequest& request) {
+  static void run(const RegularisedForwardRequest& request, const Tensor&) {
     kernels().regularised_forward(request, parallel_for(request, 1));
   }
-  static void run(const RegularisedBackwardRequest& request) {
+  static void run(const RegularisedBackwardRequest& request, const Tensor&) {
     kernels().regularised_backward(request, parallel_for(request, 2));
   }
 

@@ -89,7 +89,7 @@ foreach(cell ${cells})
   list(APPEND recurrent_targets cuda_${cell})
 endforeach()
 add_library(cuda_clusters OBJECT cuda/recurrent_clusters.cu)
-add_library(_C_cuda MODULE cuda/indrnn.cu cuda/jacobians.cu cuda/library.cu cuda/recurrent.cu
+add_library(_C_cuda MODULE cuda/indrnn.cu cuda/jacobians.cu cuda/library.cu cuda/recurrent.cu cuda/regularised.cu
                            cuda/scans.cu $<TARGET_OBJECTS:cuda_clusters>)
 foreach(target ${recurrent_targets})
   target_sources(_C_cuda PRIVATE $<TARGET_OBJECTS:${target}>)

@@ -8,7 +8,7 @@
 //   none wanted: bits for the gradients of h0, c0, w_hh, b_hh, norm_hh, norm_c, b_c; that of x is
 //   always computed
 //
-// Device: empty(like, size), a tensor for a result of all steps; run(request).
+// Device: empty(like, size), a tensor for a result of all steps; run(request, like).
 #pragma once
 
 #include "../requests/regularised.h"
@@ -95,7 +95,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> regularised(const std::string& cell, 
   const Tensor saved = Device::empty(x, {saves ? T : 0, B, request.saved_width});
   request.output = first_step(output, reverse), request.saved = result_data(saved);
   request.h_n = h_n.data_ptr(), request.c_n = result_data(c_n);
-  if (B > 0) Device::run(request);
+  if (B > 0) Device::run(request, x);
   return {output, h_n, c_n, saved};
 }
 
@@ -137,7 +137,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> regul
   const Tensor grad_norm_hh = result(4, request.grad_norm_hh, {GH});
   const Tensor grad_norm_c = result(5, request.grad_norm_c, {H});
   const Tensor grad_b_c = result(6, request.grad_b_c, {H});
-  Device::run(request);
+  Device::run(request, output);
   return {grad_x, grad_h0, grad_c0, grad_w_hh, grad_b_hh, grad_norm_hh, grad_norm_c, grad_b_c};
 }
 

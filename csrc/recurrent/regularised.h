@@ -13,22 +13,12 @@
 #pragma once
 
 #include "../cells/list.h"
-#include "../requests/regularised.h"
 #include "../simd/products.h"
 #include "../simd/units.h"
+#include "regularised_row.h"
 #include "slots.h"
 
 namespace bppsa::BPPSA_ISA {
-
-// The gates that are normalised together: as many as `last` says, from 0 on, then the others.
-template <class Cell>
-struct Normalised {
-  static constexpr int kFirst = Cell::kStates == 2 ? Cell::kGates : Cell::kGates - 1;
-  static constexpr int kBlocks = kFirst == Cell::kGates ? 1 : 2;
-
-  static constexpr int begin(int block) { return block ? kFirst : 0; }
-  static constexpr int gates(int block) { return block ? Cell::kGates - kFirst : kFirst; }
-};
 
 template <typename T>
 struct Moments {
@@ -55,22 +45,6 @@ BPPSA_INLINE Moments<T> moments_of(const T* v, int64_t n) {
   });
   return {mean, T(1 / __builtin_sqrt(squares / T(n) + T(1e-5)))};
 }
-
-// What a forward saves of a step of a sample, in rows of H numbers: the slots (or what an RNN
-// shows), with two states c as the formula leaves it and as the step does, and of what is
-// normalised its gates and the moments of all.
-template <class Cell, bool kNormalised>
-struct SavedRow {
-  static constexpr int kSlots = Cell::kKept ? Cell::kSlots : 1;
-  static constexpr int kC = kSlots, kCAfter = kC + 1;
-  static constexpr int kSums = kSlots + (Cell::kStates == 2 ? 2 : 0);
-  static constexpr int kRows = kSums + (kNormalised ? Cell::kGates : 0);
-  // Behind the rows, if normalised: the scales of up to two blocks; mean and scale of c.
-
-  static int64_t width(int64_t H) {
-    return regularised_width(kSlots, Cell::kStates, kNormalised ? Cell::kGates : 0, H);
-  }
-};
 
 // The tensors of one layer, typed; rows of a step t = 0 ... T - 1 from sample b on.
 template <class Cell, bool kNormalised, typename T_>

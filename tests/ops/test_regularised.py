@@ -4,16 +4,19 @@ Letters: T steps, B batch, H state, G gates.
 """
 
 import random
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from support.cases import relative_error
 
 from bppsa_lightning._cells import CELLS
-from bppsa_lightning.ops import Regularised, regularised
+from bppsa_lightning.ops import Regularised, holds, regularised
 from bppsa_lightning.ops._regularised_plain import walk
-from bppsa_lightning.ops.regularised import NORMALISED, REGULARISED
+from bppsa_lightning.ops.regularised import _NUMBERS_OF_UNIT, NORMALISED, REGULARISED
 
+ROOT = Path(__file__).parents[2]
 KINDS = [(cell, False) for cell in REGULARISED] + [(cell, True) for cell in NORMALISED]
 kinds = pytest.mark.parametrize(("cell", "normalised"), KINDS)
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-11}
@@ -82,6 +85,21 @@ def test_random_layers_are_those_of_plain_torch(cell, normalised, seed):
     settings = {"zoneout": r.choice([0.0, 0.3]), "reverse": r.random() < 0.5, "chosen": chosen}
     for ours, plain in zip(*both(cell, operands, **settings), strict=True):
         assert relative_error(ours, plain) < TOLERANCE[torch.float64]
+
+
+@kinds
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_on_cuda_layers_are_those_of_the_cpu(cell, normalised):
+    for seed, (T, B, H) in enumerate([(1, 1, 3), (40, 5, 37), (7, 70, 300)]):
+        operands = draw(cell, normalised, T, B, H, seed, noise=seed != 1)
+        there = Regularised(*(None if t is None else t.cuda() for t in operands))
+        for reverse in (False, True):
+            settings = {"zoneout": 0.2, "reverse": reverse}
+            ours, plain = both(cell, operands, **settings)
+            theirs = gradients(lambda o, p, r: regularised(cell, o, p, r), there, **settings)
+            for a, b in zip(theirs, plain, strict=True):
+                assert relative_error(a.cpu(), b) < 1e-10
 
 
 @kinds
@@ -207,6 +225,14 @@ def test_errors_name_the_argument(cell, change, words):
         operands = draw("ligru", False, 2, 2, 3)._replace(**change)
     with pytest.raises((TypeError, ValueError), match=words):
         regularised(cell, operands)
+
+
+def test_a_block_of_a_gpu_holds_a_samples_state():
+    # The numbers of csrc/cuda/recurrent/regularised.cuh, for the cell that takes most.
+    source = (ROOT / "csrc" / "cuda" / "recurrent" / "regularised.cuh").read_text()
+    asked = re.findall(r"\(kMostWarps \+ (\d) \* H \+ GH\) \* sizeof\(Real\)", source)
+    assert max(map(int, asked)) + 4 == _NUMBERS_OF_UNIT and len(asked) == 2
+    assert holds(torch.zeros(1, 1, 1), 10**6), "on a CPU, any number"
 
 
 def test_zoneout_is_a_share():
