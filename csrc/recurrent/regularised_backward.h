@@ -136,13 +136,13 @@ struct RegularisedBackward {
   template <class Units>
   BPPSA_INLINE V of_new(Units units, const uint8_t* kept, int64_t k, V g) const {
     if (!layer.blends) return g;
-    const V now = g - layer.share * g;
+    const V now = layer.share != 0 ? g - layer.share * g : g;
     return kept ? select<T, kMaxWidth<T>>(units.mask(kept + k), V{}, now) : now;
   }
   template <class Units>
   BPPSA_INLINE V of_old(Units units, const uint8_t* kept, int64_t k, V g) const {
     if (!layer.blends) return V{};
-    const V old = layer.share * g;
+    const V old = layer.share != 0 ? layer.share * g : V{};
     return kept ? select<T, kMaxWidth<T>>(units.mask(kept + k), g, old) : old;
   }
 

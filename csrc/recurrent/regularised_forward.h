@@ -110,7 +110,8 @@ struct RegularisedForward {
   BPPSA_INLINE void blend(Units units, const uint8_t* kept, int64_t k, V now, T* state) const {
     if (layer.blends) {
       const V old = units.load(state + k);
-      now += layer.share * (old - now);
+      // (Nothing of the old one is not 0 times it, which may be infinite.)
+      if (layer.share != 0) now += layer.share * (old - now);
       if (kept) now = select<T, kMaxWidth<T>>(units.mask(kept + k), old, now);
     }
     units.store(state + k, now);

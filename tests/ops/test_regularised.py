@@ -197,6 +197,21 @@ def test_an_empty_batch_and_a_silent_result(cell, normalised):
         assert regularised(cell, operands)[0].grad_fn is None
 
 
+def test_states_that_overflow_are_infinite_as_those_of_plain_torch():
+    operands = draw("rnn_relu", False, 12, 2, 5, dtype=torch.float32)
+    operands = operands._replace(
+        x=operands.x.abs(),
+        h0=operands.h0.abs(),
+        w_hh=operands.w_hh.abs() * 1e8,
+        enters=None,
+    )
+    ours, plain = both("rnn_relu", operands)
+    assert plain[0].isinf().any() and not plain[0].isnan().any()
+    assert torch.equal(ours[0].isinf(), plain[0].isinf()) and not ours[0].isnan().any()
+    for a, b in zip(ours[2:], plain[2:], strict=True):
+        assert torch.equal(a.isfinite(), b.isfinite())
+
+
 def test_what_is_frozen_has_no_gradient():
     operands = draw("lstm", True, 3, 2, 4)
     operands.w_hh.requires_grad_()

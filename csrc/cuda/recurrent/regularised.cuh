@@ -136,7 +136,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
       const Real* const x = view.in(request.x) + t * request.x_stride[0] + b * request.x_stride[1];
       // The new state of a unit, of which its old one may keep something.
       const auto blended = [&](const uint8_t* kept, int64_t k, Real old, Real now) {
-        return view.kept(kept, t, b, k) ? old : now + share * (old - now);
+        // (Nothing of the old one is not 0 times it, which may be infinite.)
+        if (share != 0) now += share * (old - now);
+        return view.kept(kept, t, b, k) ? old : now;
       };
       const auto show = [&](int64_t k, Real now) {
         h[k] = blended(request.kept_h, k, h[k], now);
@@ -232,10 +234,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
       const Real* const moments = row + Saved::kRows * H;
       // Of a state's gradient, the new state's share; the old one has the rest.
       const auto of_new = [&](const uint8_t* kept, int64_t k, Real g) {
-        return view.kept(kept, t, b, k) ? Real(0) : g - share * g;
+        return view.kept(kept, t, b, k) ? Real(0) : share != 0 ? g - share * g : g;
       };
       const auto of_old = [&](const uint8_t* kept, int64_t k, Real g) {
-        return view.kept(kept, t, b, k) ? g : share * g;
+        return view.kept(kept, t, b, k) ? g : share != 0 ? share * g : Real(0);
       };
       const auto h_before = [&](int64_t k) {
         return t ? view.in(request.output)[(t - 1) * request.step + b * H + k]
