@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bppsa_lightning import _library, planner
 from bppsa_lightning._cells import CELLS
+from bppsa_lightning._context import is_transformed
 from bppsa_lightning.ops._autograd import (
     bit_mask,
     differentiable_gradients,
@@ -82,7 +83,8 @@ def regularised(
 
     Returns:
         output (T, B, H), h_n (B, H), and of an LSTM c_n (B, H). Differentiable any number of times:
-        from the second derivative on step by step, in plain torch.
+        from the second derivative on, and under a transform of torch.func, step by step in plain
+        torch.
 
     Raises:
         TypeError: an operand is not a tensor, or of another dtype.
@@ -92,6 +94,8 @@ def regularised(
     arXiv:1606.01305.
     """
     _check(cell, operands, zoneout)
+    if is_transformed():  # by torch.func
+        return walk(cell, operands, float(zoneout), bool(reverse))
     operands = Regularised(*map(_laid_out, operands))  # type: ignore[arg-type]
     differentiated = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in operands[:_DIFFERENTIABLE]

@@ -197,6 +197,21 @@ def test_an_empty_batch_and_a_silent_result(cell, normalised):
         assert regularised(cell, operands)[0].grad_fn is None
 
 
+@kinds
+def test_transforms_are_those_of_plain_torch(cell, normalised):
+    operands = draw(cell, normalised, 4, 2, 3)
+    xs = torch.randn(3, *operands.x.shape, dtype=torch.float64)
+
+    def loss(x, w_hh):
+        return regularised(cell, operands._replace(x=x, w_hh=w_hh), 0.1)[0].square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss, (0, 1)), (0, None))(xs, operands.w_hh)
+    for member, x in enumerate(xs):
+        leaves = [x.clone().requires_grad_(), operands.w_hh.clone().requires_grad_()]
+        for mine, wanted in zip(found, torch.autograd.grad(loss(*leaves), leaves), strict=True):
+            assert relative_error(mine[member], wanted) < 1e-11
+
+
 def test_states_that_overflow_are_infinite_as_those_of_plain_torch():
     operands = draw("rnn_relu", False, 12, 2, 5, dtype=torch.float32)
     operands = operands._replace(
