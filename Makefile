@@ -146,8 +146,9 @@ SANITIZER := $(or $(shell command -v compute-sanitizer),/usr/local/cuda/bin/comp
 # Every kernel, on sizes that are small enough for a sanitizer.
 SANITIZED := strides or projections or gates_again or (state_sizes and linear) \
   or (cases_of and (19 or 35)) or pool2d_of or layer_s_pattern or (test_elementwise and (relu or silu) and 67) \
-  or (plan_and_layout and float32 and 13 and not 130)
-SANITIZED_FILES := ops/test_recurrent_gpu.py ops/test_reverse_scan.py ops/test_diagonal_scan.py jacobians
+  or (plan_and_layout and float32 and 13 and not 130) or on_cuda_layers
+SANITIZED_FILES := ops/test_recurrent_gpu.py ops/test_reverse_scan.py ops/test_diagonal_scan.py \
+  ops/test_regularised.py jacobians
 
 gpu: develop
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(MAKE) gpu-offline GPU_PYTHON="$(CURDIR)/$(BIN)/python"

@@ -2,12 +2,13 @@
 
     python -m experiments.benchmarks.cells                     # with all threads of torch
     python -m experiments.benchmarks.cells --threads 1 --only LSTM PeepholeLSTM
+    python -m experiments.benchmarks.cells --device cuda
 
-Forward and backward of one layer, with a gradient of every output, on the CPU. The loop is one that
+Forward and backward of one layer, with a gradient of every output. The loop is one that
 a careful user writes: what does not depend on the state is computed for all steps at once, and each
 step is the module's own `step`. (MinGRU has none, being linear.) All three have the same results to
 rounding, apart is how far; with recurrent dropout and zoneout all draw the same masks, for all
-steps at once. Writes cells_cpu.json.
+steps at once. Writes cells_cpu.json, or cells_cuda.json.
 """
 
 import argparse
@@ -44,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--hidden", type=int, default=64, help="units, and numbers of the input")
     parser.add_argument("--threads", type=int, nargs="+", help="(default: one, and all of torch's)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each cell")
     recording.add_record_argument(parser)
     return parser
@@ -54,22 +56,27 @@ def main(arguments: list[str] | None = None) -> None:
     sizes = {"T": asked.steps, "B": asked.batch, "H": asked.hidden}
     before = torch.get_num_threads()
     rows = []
-    for threads in asked.threads or sorted({1, before}):
+    for threads in asked.threads or ([before] if asked.device == "cuda" else sorted({1, before})):
         torch.set_num_threads(threads)
-        rows += [measure(cell, **sizes, seconds=asked.seconds) for cell in asked.only]
+        rows += [
+            measure(cell, **sizes, seconds=asked.seconds, device=asked.device)
+            for cell in asked.only
+        ]
     torch.set_num_threads(before)
-    path = recording.folder(asked.record) / "cells_cpu.json"
+    path = recording.folder(asked.record) / f"cells_{asked.device}.json"
     recording.write(path, {**sizes, "rows": rows})
     print(recording.markdown(HEAD, map(line, rows)))
     print(f"record: {path}")
 
 
-def measure(cell: str, T: int, B: int, H: int, seconds: float) -> dict[str, Any]:
+def measure(
+    cell: str, T: int, B: int, H: int, seconds: float, device: str = "cpu"
+) -> dict[str, Any]:
     """Seconds of the three, ratios, and how far the results of the others are from ours."""
     torch.manual_seed(0)
     name, options = CELLS[cell]
-    module: bl.nn.Recurrent = getattr(bl.nn, name)(H, H, **options)
-    x, grad = torch.randn(T, B, H), torch.randn(T, B, H)
+    module: bl.nn.Recurrent = getattr(bl.nn, name)(H, H, device=device, **options)
+    x, grad = (torch.randn(T, B, H, device=device) for _ in range(2))
     ways: dict[str, Run] = {"bl.nn": module, "loop": loop(module), "bl.scan": by_scan(module)}
     ways = {name: partial(seeded, run) for name, run in ways.items()}
     outputs = {name: run(x)[0][:COMPARED].detach() for name, run in ways.items()}

@@ -171,6 +171,13 @@ def product_faster(found: Found) -> Verdict:
     return Verdict(wanted, told or "no record", bool(ratios) and min(ratios) > 1)
 
 
+def layers_faster(found: Found) -> Verdict:
+    wanted = "no layer of bl.nn slower than its loop"
+    ratios = {row["cell"]: row["ratio_loop"]["both"] for row in found.rows("rows")}
+    told = ", ".join(f"{cell} {ratio:.1f}x" for cell, ratio in ratios.items())
+    return Verdict(wanted, told or "no rows", bool(ratios) and min(ratios.values()) >= 1)
+
+
 def no_more_memory(found: Found) -> Verdict:
     wanted = "peak memory: no more than stock PyTorch's"
     rows = found.rows("peak_memory")

@@ -146,6 +146,13 @@ PARTS = (
         60,
         (bars.product_faster,),
     ),
+    Part(
+        "cells",
+        "layers of bl.nn, with layer norm and noise, beside their loops",
+        measure("cells", "--device", "cuda", "--seconds", "4"),
+        90,
+        (bars.layers_faster,),
+    ),
     *map(cpu_grid, (16, 1, 4)),
     Part(
         "calibrate_cpu",
