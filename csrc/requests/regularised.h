@@ -24,7 +24,7 @@ struct RegularisedRequest {
   int64_t T, B, H;
   const void *h0, *c0;  // (B, H), or null for zeros
   const void* w_hh;     // (GH, H)
-  const void* b_hh;  // (GH), or null: added to the state's sums, if these are normalised behind it
+  const void* b_hh;     // (GH), or null: added to the state's sums, after their normalisation
   // Null where sums are not normalised: gains of the state's sums (GH), and of c (H), and what is
   // added to the normalised c (H), or null.
   const void *norm_hh, *norm_c, *b_c;
