@@ -26,7 +26,7 @@ class Weights(NamedTuple):
 
 def walks(weights: Weights, x: Tensor) -> bool:
     """Whether the operator takes such an input."""
-    return ops.holds(x, weights.w_hh.shape[1]) and not is_transformed()
+    return ops.regularised_holds(x, weights.w_hh.shape[1]) and not is_transformed()
 
 
 def walk(

@@ -27,7 +27,7 @@ from bppsa_lightning.ops.recurrent_into import (
 )
 from bppsa_lightning.ops.recurrent_jacobian import bytes_of_walk, recurrent_jacobian, run_backward
 from bppsa_lightning.ops.recurrent_windows import recurrent_windows, recurrent_windows_backward
-from bppsa_lightning.ops.regularised import Regularised, holds, regularised
+from bppsa_lightning.ops.regularised import Regularised, regularised, regularised_holds
 from bppsa_lightning.ops.sampled import run_sampled_layer
 from bppsa_lightning.ops.scan import reverse_scan
 from bppsa_lightning.ops.sparse import run_sparse_layer, sparse_conv2d, sparse_linear
@@ -44,7 +44,6 @@ __all__ = [
     "cpu_capability",
     "diagonal_scan",
     "gru",
-    "holds",
     "indrnn",
     "ligru",
     "linear_recurrence",
@@ -58,6 +57,7 @@ __all__ = [
     "recurrent_windows",
     "recurrent_windows_backward",
     "regularised",
+    "regularised_holds",
     "request_of",
     "reverse_scan",
     "rnn",

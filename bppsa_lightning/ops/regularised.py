@@ -34,7 +34,7 @@ class Regularised(NamedTuple):
         norm_hh: (GH,) or None: the gains by which these, normalised, are multiplied before. Of an
             LSTM all gates are normalised together; of a GRU r and z, and n by itself.
         norm_c, b_c: (H,), with norm_hh, of an LSTM: gains and shifts (or None) of its normalised c.
-        enters: (B, H) or None: what h is multiplied by where it enters W_hh.
+        enters: (B, H) or None: what h is multiplied by where it enters W_hh. It has no gradient.
         kept_h, kept_c: (T, B, H) bool, or None: which units keep their old h, or c, in a step.
     """
 
@@ -77,7 +77,7 @@ def regularised(
 
     Args:
         cell: "rnn_tanh", "rnn_relu", "gru", "ligru" or "lstm"; with norm_hh the last but ligru.
-        operands: float32 or float64; on CUDA, of as many units as `holds` says.
+        operands: float32 or float64; on CUDA, of as many units as `regularised_holds` says.
         zoneout: the share of the old state, in [0, 1].
         reverse: time runs from T-1 down to 0.
 
@@ -88,7 +88,9 @@ def regularised(
 
     Raises:
         TypeError: an operand is not a tensor, or of another dtype.
-        ValueError: the cell, a shape, a device or `zoneout` does not fit.
+        ValueError: the cell, a shape, a device, `zoneout` or, on CUDA, the number of units does not
+            fit.
+        RuntimeError: CUDA tensors, and the CUDA kernels were not built.
 
     Sources: Ba et al., arXiv:1607.06450; Gal and Ghahramani, arXiv:1512.05287; Krueger et al.,
     arXiv:1606.01305.
@@ -106,7 +108,7 @@ def regularised(
     return (output, h_n, c_n) if CELLS[cell].has_c else (output, h_n)
 
 
-def holds(x: Tensor, H: int) -> bool:
+def regularised_holds(x: Tensor, H: int) -> bool:
     """Whether there is a kernel for such an x and H units: on CUDA a block holds a sample's."""
     if x.dtype not in FLOATS or x.device.type not in ("cpu", "cuda", "meta"):
         return False
@@ -131,8 +133,9 @@ def _check(cell: str, operands: Regularised, zoneout: float) -> None:
         raise RuntimeError(f"x: found on a CUDA device, but {_library.NO_CUDA_KERNELS}")
     T, B, GH = x.shape
     H = GH // gates
-    if not holds(x, H):
-        raise ValueError(f"x: found {H} units of {x.dtype}, more than a block of a GPU can hold")
+    if not regularised_holds(x, H):
+        most = (_SHARED_MEMORY // x.element_size() - _WARPS_OF_BLOCK) // _NUMBERS_OF_UNIT
+        raise ValueError(f"x: found {H} units, wanted at most {most} of {x.dtype} on CUDA")
     normalises_c = has_c and operands.norm_hh is not None
     if normalises_c and operands.norm_c is None:
         raise ValueError(f"norm_c: found None, wanted ({H},), as the sums are normalised")

@@ -1,6 +1,7 @@
 """The cells of `bl.nn` that torch.nn lacks, and what all take: noise, and how they are walked."""
 
 import copy
+import functools
 import math
 import pickle
 
@@ -84,19 +85,14 @@ def test_one_operator_walks_normalised_and_noisy_cells_in_a_graph(cell):
     x = torch.randn(9, 2, 3, requires_grad=True, **F64)
     torch._dynamo.reset()
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    weights = module._named(module.all_weights[0])
+    noise = by_scan.Noise(0.0, module.zoneout, False)
     for run in (module, compiled):
         x.grad = None
         output, _ = run(x)
         output.square().sum().backward()
-        wanted = by_scan.walk(
-            lambda x, state, entering: module.step(module._named(module.all_weights[0]), x, state,
-                                                   entering),
-            cell, module._sizes, by_scan.Noise(0.0, module.zoneout, False),
-            bl.nn.Recurrent.project(module, x, module._named(module.all_weights[0]), 0)
-            if not hasattr(module, "norm_ih_l0")
-            else module.project(x, module._named(module.all_weights[0]), 0),
-            (), False, False,
-        )[0]  # fmt: skip
+        sums, step = module.project(x, weights, 0), functools.partial(module.step, weights)
+        wanted, *_ = by_scan.walk(step, cell, module._sizes, noise, sums, (), False, False)
         [grad] = torch.autograd.grad(wanted.square().sum(), x)
         torch.testing.assert_close(output, wanted, rtol=1e-11, atol=1e-11)
         torch.testing.assert_close(x.grad, grad, rtol=1e-10, atol=1e-10)

@@ -12,7 +12,7 @@ import torch
 from support.cases import relative_error
 
 from bppsa_lightning._cells import CELLS
-from bppsa_lightning.ops import Regularised, holds, regularised
+from bppsa_lightning.ops import Regularised, regularised, regularised_holds
 from bppsa_lightning.ops._regularised_plain import walk
 from bppsa_lightning.ops.regularised import _NUMBERS_OF_UNIT, NORMALISED, REGULARISED
 
@@ -262,7 +262,7 @@ def test_a_block_of_a_gpu_holds_a_samples_state():
     source = (ROOT / "csrc" / "cuda" / "recurrent" / "regularised.cuh").read_text()
     asked = re.findall(r"\(kMostWarps \+ (\d) \* H \+ GH\) \* sizeof\(Real\)", source)
     assert max(map(int, asked)) + 4 == _NUMBERS_OF_UNIT and len(asked) == 2
-    assert holds(torch.zeros(1, 1, 1), 10**6), "on a CPU, any number"
+    assert regularised_holds(torch.zeros(1, 1, 1), 10**6), "on a CPU, any number"
 
 
 def test_zoneout_is_a_share():
