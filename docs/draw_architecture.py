@@ -89,7 +89,6 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
     },
 }
 TITLES = {PACKAGE: "bppsa_lightning/  (Python)", "csrc": "csrc/  (C++ and CUDA)"}
-
 Graph = dict[str, set[str]]
 
 
@@ -226,7 +225,6 @@ def essential(graph: Graph) -> list[tuple[str, str]]:
 MOST_IN_A_ROW = 4
 WIDTH, BOX, TALL, GAP, MARGIN = 860, 196, 46, 46, 34
 HEAD = 40  # above the first row: the title
-
 Point = tuple[float, float]
 
 STYLE = """
@@ -307,9 +305,7 @@ def _untangled(levels: list[list[str]], arrows: list[tuple[str, str]]) -> list[l
     levels = [list(level) for level in levels]
     for _ in range(8):
         for order in (levels, levels[::-1]):
-            place = {
-                box: (i + 1) / (len(level) + 1) for level in levels for i, box in enumerate(level)
-            }
+            place = {b: (i + 1) / (len(row) + 1) for row in levels for i, b in enumerate(row)}
             for level in order:
                 near = {
                     box: [place[b] for a, b in arrows if a == box]

@@ -150,3 +150,16 @@ def test_only_ops_and_the_library_call_the_operators():
 )
 def test_imports_are_read(source, imported):
     assert imports_of(source, "reference", modules()) == imported
+
+
+def test_no_file_is_longer_than_400_lines():
+    root = PACKAGE.parent
+    written = [
+        path
+        for folder in ("bppsa_lightning", "csrc", "datasets", "experiments", "tests", "docs")
+        for path in (root / folder).rglob("*")
+        if path.suffix in (".py", ".h", ".cpp", ".cu", ".cuh")
+    ]
+    lengths = {path: len(path.read_text().splitlines()) for path in written}
+    assert len(lengths) > 500
+    assert not {str(path): lines for path, lines in lengths.items() if lines > 400}

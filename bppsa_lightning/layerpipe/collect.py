@@ -1,4 +1,4 @@
-"""What the stages hold each for itself, brought together: weights and optimizer states."""
+"""What the stages hold each for itself, brought together: weights, optimizer states, traces."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from bppsa_lightning.layerpipe.links import rank_of
+from bppsa_lightning.layerpipe.trace import Event
 
 
 @torch.no_grad()
@@ -53,3 +54,12 @@ def whole_state(optimizer: Optimizer, own: set[int]) -> dict[str, Any]:
     for other in parts or [part]:
         part |= other
     return {**state, "state": dict(sorted(part.items()))}
+
+
+def events_of_stages(own: list[Event], rank: int, stages: int) -> list[list[Event]]:
+    """On rank 0, what every stage's process has noted, the first stage first; else nothing."""
+    if stages == 1:
+        return [own]
+    found: list[Any] | None = None if rank else [None] * stages
+    dist.gather_object(own, found)
+    return found[::-1] if found else []  # rank 0 is the last stage

@@ -43,6 +43,27 @@ def _outermost(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Sequentia
         yield from _outermost(child, f"{name}.{child_name}".lstrip("."))
 
 
+def check(
+    model: nn.Module, name: str, chain: nn.Sequential, processes: int, cuts: Sequence[int] | None
+) -> None:
+    """Refuses a chain that cannot be divided over so many processes.
+
+    Args:
+        model: the user's module.
+        name: the chain's.
+        chain: which lies in it.
+        processes: how many there are.
+        cuts: the user's, if they gave any.
+
+    Raises:
+        ValueError: as `check_whole`, `check_count` and `check_cuts`.
+    """
+    check_whole(model, name, chain)
+    check_count(chain, name, processes)
+    if cuts is not None:
+        check_cuts(chain, cuts, processes)
+
+
 def check_whole(model: nn.Module, name: str, chain: nn.Sequential) -> None:
     """Refuses a model with parameters outside its chain: no stage would train them.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bppsa_lightning.layerpipe.delays import spans, stage_delays
+from bppsa_lightning.layerpipe.links import rank_of
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,24 @@ class Plan:
         """The bound in bytes: activations of all mini-batches in flight, and older weights."""
         copies = self.delays[stage] if versions == "stash" else min(1, self.delays[stage])
         return self.in_flight(stage) * self.bytes[stage] + copies * self.stashed[stage]
+
+    def summary(self, schedule: str, versions: str) -> str:
+        """What each process does, and the most that it keeps, for people."""
+        lines = [f"layerpipe ({schedule}):"]
+        for stage, span in enumerate(self.spans):
+            megabytes = self.memory(stage, versions) / 2**20
+            lines.append(
+                f"  stage {stage} (rank {rank_of(stage, len(self.spans))}): layers {span.start} to "
+                f"{span.stop - 1}, gradients {self.delays[stage]} updates late, at most "
+                f"{megabytes:.1f} MiB of activations and older weights"
+            )
+            if stage + 1 in self.shared:
+                part = 1 - self.shared[stage + 1]
+                lines.append(
+                    f"    does D of layer {span.stop} for {part:.0%} of the samples as well"
+                )
+            lines += [f"    does G of layer {layer} as well" for layer in self.lent_to(stage)]
+        return "\n".join(lines)
 
 
 def at_home(layers: int, cuts: Sequence[int], schedule: str, delayed: bool) -> Plan:

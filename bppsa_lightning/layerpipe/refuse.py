@@ -8,6 +8,22 @@ import torch
 from torch import nn
 
 from bppsa_lightning._rank_zero import rank_zero_warn
+from bppsa_lightning.layerpipe.delays import SCHEDULES
+from bppsa_lightning.layerpipe.weights import VERSIONS
+
+
+def refuse_unknown(schedule: str, versions: str, micro_batches: int | None) -> None:
+    """Raises for arguments of a `LayerPipeStrategy` that there are not.
+
+    Raises:
+        ValueError: naming the argument, what was found and what was wanted.
+    """
+    for name, value, known in (("schedule", schedule, SCHEDULES), ("versions", versions, VERSIONS)):
+        if value not in known:
+            wanted = ", ".join(map(repr, known))
+            raise ValueError(f"{name}: found {value!r}, wanted one of {wanted}")
+    if micro_batches is not None and micro_batches < 1:
+        raise ValueError(f"micro_batches: found {micro_batches}, wanted at least 1")
 
 
 def refuse(trainer: Any, strategy: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,19 +17,17 @@ from bppsa_lightning._rank_zero import rank_zero_info
 from bppsa_lightning._same_batches import LoaderRandomness, SameBatches
 from bppsa_lightning._trees import Settles, stand_in
 from bppsa_lightning.layerpipe import capture, clipping, collect, find, refuse
-from bppsa_lightning.layerpipe.delayed import DelayedPipeline
-from bppsa_lightning.layerpipe.delays import SCHEDULES, UPDATES_PER_STAGE, stage_delays
+from bppsa_lightning.layerpipe.delays import UPDATES_PER_STAGE, stage_delays
 from bppsa_lightning.layerpipe.drains import Drains
 from bppsa_lightning.layerpipe.links import Links, rank_of
-from bppsa_lightning.layerpipe.metrics import WholeMetrics
+from bppsa_lightning.layerpipe.metrics import WholeMetrics, WholeValues
 from bppsa_lightning.layerpipe.options import Options, options_of, with_options
+from bppsa_lightning.layerpipe.pipelines import pipeline_of
 from bppsa_lightning.layerpipe.plan import Plan
 from bppsa_lightning.layerpipe.planning import make_plan
-from bppsa_lightning.layerpipe.stage import Stage, add_gradients
-from bppsa_lightning.layerpipe.synchronous import SynchronousPipeline
+from bppsa_lightning.layerpipe.stage import add_gradients
 from bppsa_lightning.layerpipe.trace import Event, Trace, observed_delays, write_chrome_trace
-from bppsa_lightning.layerpipe.weights import VERSIONS, weights_of
-from bppsa_lightning.layerpipe.zero_bubble import ZeroBubblePipeline, part_of
+from bppsa_lightning.layerpipe.zero_bubble import loss_of_parts
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -38,7 +36,7 @@ else:
     DDPStrategy = stand_in("pytorch.strategies.DDPStrategy")
 
 
-class LayerPipeStrategy(Settles, DDPStrategy):
+class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
     """Trains one `nn.Sequential` of the user's module as a pipeline of P processes.
 
     Each process holds some consecutive layers, a stage, and does their forwards (F), the gradients
@@ -94,10 +92,7 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        _check_one_of("schedule", schedule, SCHEDULES)
-        _check_one_of("versions", versions, VERSIONS)
-        if micro_batches is not None and micro_batches < 1:
-            raise ValueError(f"micro_batches: found {micro_batches}, wanted at least 1")
+        refuse.refuse_unknown(schedule, versions, micro_batches)
         self.schedule, self.delays, self.versions = schedule, delays, versions
         self.cuts = None if cuts is None else tuple(cuts)
         self.chain, self.trace = chain, trace
@@ -171,10 +166,7 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         assert module is not None
         refuse.refuse(module.trainer, self)
         self._name, self._layers = find.find_chain(module, self.chain)
-        find.check_whole(module, self._name, self._layers)
-        find.check_count(self._layers, self._name, self.stages)
-        if self.cuts is not None:
-            find.check_cuts(self._layers, self.cuts, self.stages)
+        find.check(module, self._name, self._layers, self.stages, self.cuts)
         refuse.warn(module.trainer, self, self._layers)
         collect.share_from_zero(module)
         self._links = Links(self.stages, self.root_device)
@@ -198,22 +190,9 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         self.plan = plan = self.broadcast(plan, first)
         assert plan is not None and self._links is not None
         find.check_cuts(self._layers, plan.cuts, self.stages)
-        rank_zero_info(_summary(plan, self))
-        own = [self._layers[layer] for layer in plan.spans[self.stage]]
+        rank_zero_info(plan.summary(self.schedule, self.versions))
         self._trace = Trace(self.trace is not None)
-        if self.schedule == "zero_bubble" and self.stages > 1:
-            count, device = self.micro_batches, self.root_device
-            self._pipeline = ZeroBubblePipeline(own, self.stage, self.stages, count, device)
-            return
-        parameters = [p for layer in own for p in layer.parameters()]
-        weights = weights_of(self.versions, parameters, plan.delays[self.stage])
-        stage = Stage(list(self._layers), plan.spans[self.stage], weights, self._trace)
-        if self.is_delayed:
-            self._pipeline = DelayedPipeline(stage, self.stage, plan, self._links, self._layers)
-        else:
-            self._pipeline = SynchronousPipeline(
-                stage, self.stage, self.stages, self._links, self.micro_batches
-            )
+        self._pipeline = pipeline_of(self, plan, self._layers, self._links, self._trace)
 
     @override
     def process_dataloader(self, dataloader: object) -> object:
@@ -249,18 +228,8 @@ class LayerPipeStrategy(Settles, DDPStrategy):
 
     def _step_without_bubbles(self, x: Tensor | None, *args: Any, **kwargs: Any) -> Any:
         """Forward and backward of all micro-batches; the step runs for each."""
-        step = super().training_step
-
-        def loss(y: Tensor, part: int) -> Tensor:
-            output = capture.Output(self._name, y)
-            rows = len(y) * self.micro_batches
-            micro_batch = part_of((args, kwargs), part, self.micro_batches, rows)
-            with capture.chain_is(self._layers, output):
-                found = step(*micro_batch[0], **micro_batch[1])
-            output.check()
-            tensor: Any = found["loss"] if isinstance(found, Mapping) else found
-            return tensor  # type: ignore[no-any-return]
-
+        step, parts = super().training_step, self.micro_batches
+        loss = loss_of_parts(step, (args, kwargs), parts, self._name, self._layers)
         with self.precision_plugin.train_step_context():
             value, self._grads = self._pipeline.step(x, loss if self._is_last else None)
         return self._unknown_loss() if value is None else value.requires_grad_()
@@ -396,23 +365,6 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         own = {id(p) for m in self.plan.spans[self.stage] for p in self._layers[m].parameters()}
         return collect.whole_state(optimizer, own)
 
-    # What other strategies compute over their processes' parts of the data is whole here already.
-
-    @override
-    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """The tensor: every process has the value of all data, or is the only one that has it."""
-        return tensor
-
-    @override
-    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        """The tensor, as on a single device."""
-        return tensor
-
-    @override
-    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Rank 0's decision: its metrics are those of the loss."""
-        return bool(self.broadcast(decision))
-
     # The end
 
     def finish(self) -> None:
@@ -420,13 +372,8 @@ class LayerPipeStrategy(Settles, DDPStrategy):
         self.share()
         if self._pipeline is None or not self._trace.keep:
             return
-        found: list[Any] | None = [None] * self.stages if self.is_global_zero else None
-        if self.stages > 1:
-            dist.gather_object(self._trace.events, found)
-        elif found is not None:
-            found[0] = self._trace.events
-        if found is not None:
-            self.events = found[::-1]  # by stage
+        self.events = collect.events_of_stages(self._trace.events, self.global_rank, self.stages)
+        if self.events:
             for events in self.events:
                 self.observed_delays |= observed_delays(events)
             assert self.trace is not None
@@ -447,26 +394,3 @@ class LayerPipeStrategy(Settles, DDPStrategy):
             self._clipping.restore()
         self._reset()
         super().teardown()
-
-
-def _check_one_of(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ValueError(f"{name}: found {value!r}, wanted one of {', '.join(map(repr, known))}")
-
-
-def _summary(plan: Plan, strategy: LayerPipeStrategy) -> str:
-    """What each process does, and the most that it keeps, for people."""
-    lines = []
-    for stage, span in enumerate(plan.spans):
-        rank = rank_of(stage, len(plan.spans))
-        megabytes = plan.memory(stage, strategy.versions) / 2**20
-        lines.append(
-            f"  stage {stage} (rank {rank}): layers {span.start} to {span.stop - 1}, gradients "
-            f"{plan.delays[stage]} updates late, at most {megabytes:.1f} MiB of activations and "
-            "older weights"
-        )
-        if stage + 1 in plan.shared:
-            part = 1 - plan.shared[stage + 1]
-            lines.append(f"    does D of layer {span.stop} for {part:.0%} of the samples as well")
-        lines += [f"    does G of layer {layer} as well" for layer in plan.lent_to(stage)]
-    return f"layerpipe ({strategy.schedule}):\n" + "\n".join(lines)

@@ -7,7 +7,7 @@ stages; here the order is written down, and torch's runtime adds the messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 from torch.utils._pytree import tree_map
 
+from bppsa_lightning.layerpipe import capture
 from bppsa_lightning.layerpipe.links import rank_of
 from bppsa_lightning.layerpipe.stage import changes_its_input
 
@@ -155,3 +156,29 @@ def part_of(batch: Any, part: int, parts: int, rows: int) -> Any:
         return item
 
     return tree_map(divided, batch)
+
+
+def loss_of_parts(
+    step: Callable[..., Any], batch: tuple[tuple[Any, ...], dict[str, Any]], parts: int, name: str,
+    chain: nn.Sequential,
+) -> Callable[[Tensor, int], Tensor]:  # fmt: skip
+    """The loss of a micro-batch, as a function of the chain's output and of its number.
+
+    Args:
+        step: the user's, which runs for each micro-batch.
+        batch: its positional and its named arguments, of the whole mini-batch.
+        parts: how many micro-batches there are.
+        name: of the chain.
+        chain: which gives the output when the step calls it.
+    """
+
+    def loss(y: Tensor, part: int) -> Tensor:
+        output = capture.Output(name, y)
+        args, kwargs = part_of(batch, part, parts, len(y) * parts)
+        with capture.chain_is(chain, output):
+            found = step(*args, **kwargs)
+        output.check()
+        tensor: Any = found["loss"] if isinstance(found, Mapping) else found
+        return tensor  # type: ignore[no-any-return]
+
+    return loss
