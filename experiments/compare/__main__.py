@@ -6,7 +6,7 @@
 Each run is a process of its own. Writes runs/<experiment>/{bppsa,stock}/ (logs, checkpoints),
 runs/<experiment>/curve.png (loss over steps: the curves should coincide; loss over wall-clock
 time) and summary.json, and prints a table. `--record` keeps picture, summary and
-curves in experiments/records/ too.
+curves in experiments/records/ too; `--resume` goes on with runs that were interrupted.
 
 VGG-11 is pruned in both: by `SparseJacobianPruning` under strategy "bppsa", and by Lightning's
 `ModelPruning` under its own strategy.
@@ -58,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("experiment", choices=runs.experiments())
     runs.add_stock_steps_argument(parser)
+    runs.add_resume_argument(parser)
     recording.add_record_argument(parser)
     return parser
 
@@ -68,7 +69,9 @@ def main(arguments: list[str] | None = None) -> None:
     how = PRUNED if experiment == "pruned_vgg11" else CURVES
     if how is PRUNED and asked.stock_steps is not None:
         parser().error("--stock-steps: pruned_vgg11 compares whole trainings")
-    logs = runs.pair(experiment, folder, fit_arguments, asked.stock_steps, how.stock_arguments)
+    logs = runs.pair(
+        experiment, folder, fit_arguments, asked.stock_steps, how.stock_arguments, asked.resume
+    )
     found = how.summarise(logs)
     results = {"experiment": experiment, "arguments": fit_arguments, **found}
     record = recording.write(folder / "summary.json", results)

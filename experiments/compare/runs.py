@@ -12,6 +12,7 @@ from pathlib import Path
 
 from experiments.compare.summary import RUNS, Log
 
+LOSS, CLOCK = "train/loss", "seconds/elapsed"
 TRAIN = Path(__file__).parents[1] / "train"
 STRATEGY = {"bppsa": None, "stock": "auto"}  # --trainer.strategy, if not the YAML's
 
@@ -22,6 +23,15 @@ def add_stock_steps_argument(parser: argparse.ArgumentParser) -> None:
         "--stock-steps", type=int, metavar="N",
         help="train stock PyTorch for the first N steps alone: the curves are compared over these, "
         "and it has no accuracy (default: the whole training)",
+    )  # fmt: skip
+
+
+def add_resume_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds `--resume`."""
+    parser.add_argument(
+        "--resume", action="store_true",
+        help="go on where trainings with the same arguments were interrupted, at their last "
+        "checkpoints (default: train afresh)",
     )  # fmt: skip
 
 
@@ -36,34 +46,48 @@ def pair(
     arguments: list[str],
     stock_steps: int | None = None,
     stock_arguments: tuple[str, ...] = (),
+    resume: bool = False,
 ) -> dict[str, Log]:
     """The logs of an experiment trained by scan and by stock PyTorch.
 
     Args:
         experiment: its name.
-        folder: gets bppsa/ and stock/; earlier results there are removed.
+        folder: gets bppsa/ and stock/; earlier results there are removed, unless `resume`.
         arguments: of its `fit`.
         stock_steps: where stock PyTorch stops; None for the whole training.
         stock_arguments: further ones, of stock PyTorch's run alone.
+        resume: go on from the last checkpoints there; what has none starts afresh.
     """
     limit = () if stock_steps is None else ("--trainer.max_steps", str(stock_steps))
     more = {"bppsa": (), "stock": (*stock_arguments, *limit)}
     logs = {}
     for name in RUNS:
         print(f"--- {experiment}: {name}", flush=True)
-        train(experiment, folder / name, STRATEGY[name], [*arguments, *more[name]])
-        logs[name] = read(folder / name)
+        train(experiment, folder / name, STRATEGY[name], [*arguments, *more[name]], resume)
+        logs[name] = read_training(folder / name)
     return logs
 
 
-def train(experiment: str, folder: Path, strategy: str | None, arguments: list[str]) -> None:
-    """One run, to `folder`, where earlier results are removed; by the YAML's strategy if None."""
-    shutil.rmtree(folder, ignore_errors=True)
+def train(
+    experiment: str, folder: Path, strategy: str | None, arguments: list[str], resume: bool = False
+) -> None:
+    """One run, to `folder`; by the YAML's strategy if None.
+
+    Earlier results there are removed, unless there is a checkpoint to `resume` from.
+    """
     chosen = ["--trainer.strategy", strategy] if strategy else []
+    checkpoint = folder / "checkpoints" / "last.ckpt"
+    if resume and checkpoint.is_file():
+        chosen += ["--ckpt_path", checkpoint.as_posix()]
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
     try:
         status = command(experiment, "fit", folder, [*chosen, *arguments])
     except KeyboardInterrupt:
-        sys.exit(f"\ninterrupted; run the same command again to start {experiment} afresh")
+        sys.exit(
+            f"\ninterrupted; the same command again starts {experiment} afresh, and with --resume "
+            "goes on from the last checkpoint"
+        )
     if status:
         sys.exit(f"{experiment}, to {folder}, ended with status {status}")
 
@@ -75,9 +99,37 @@ def command(experiment: str, subcommand: str, folder: Path, arguments: list[str]
     return subprocess.run([sys.executable, *module, subcommand, *where, *arguments]).returncode
 
 
-def read(folder: Path, version: int = 0) -> Log:
-    """The metrics of a run in `folder`; later subcommands there have later versions."""
-    return read_csv(folder / "csv" / f"version_{version}" / "metrics.csv")
+def versions(folder: Path) -> list[Path]:
+    """The logs of a run's subcommands in `folder`, the first one first."""
+    paths = folder.glob("csv/version_*/metrics.csv")
+    return sorted(paths, key=lambda path: int(path.parent.name.partition("_")[2]))
+
+
+def read_last(folder: Path) -> Log:
+    """The metrics of the last subcommand in `folder`."""
+    return read_csv(versions(folder)[-1])
+
+
+def read_training(folder: Path) -> Log:
+    """The metrics of a training in `folder`, whose parts are versions: it may have been resumed.
+
+    A part holds from its first step on, whatever earlier ones went on to. Its clock starts where
+    the last step that is kept of the part before was.
+    """
+    whole: Log = {}
+    for part in map(read_csv, versions(folder)):
+        if not part.get(LOSS):
+            continue
+        first = part[LOSS][0][0]
+        for name, series in whole.items():
+            whole[name] = [(step, value) for step, value in series if step < first]
+        before = whole[CLOCK][-1][1] if whole.get(CLOCK) else 0.0
+        part[CLOCK] = [(step, before + seconds) for step, seconds in part[CLOCK]]
+        for name, series in part.items():
+            whole.setdefault(name, []).extend(series)
+    if not whole:
+        raise FileNotFoundError(f"{folder}: found no metrics of a training, wanted {LOSS} in csv/")
+    return whole
 
 
 def read_csv(path: Path) -> Log:

@@ -39,8 +39,10 @@ def summarise(logs: dict[str, Log]) -> dict[str, Any]:
     summary["speed_up"] = {part: stock[part] / ours[part] for part in PARTS}
     elapsed = [dict(logs[name]["seconds/elapsed"])[last["stock"]] for name in RUNS]
     summary["speed_up"]["training"] = elapsed[1] / elapsed[0]
-    pairs = list(zip(*(until(logs[n]["train/loss"], last["stock"]) for n in RUNS), strict=True))
-    summary["largest_relative_loss_difference"] = max(abs(a - b) / abs(b) for a, b in pairs)
+    scanned, wanted = (dict(logs[name]["train/loss"]) for name in RUNS)
+    summary["largest_relative_loss_difference"] = max(
+        abs(scanned[step] - loss) / abs(loss) for step, loss in wanted.items() if step in scanned
+    )
     if last["stock"] != last["bppsa"]:
         summary["stock_steps"] = last["stock"] + 1
     return summary
@@ -54,11 +56,6 @@ def final_loss(log: Log) -> float:
 def values(series: Series) -> list[float]:
     """The values alone."""
     return [value for _, value in series]
-
-
-def until(series: Series, last: int) -> list[float]:
-    """The values up to a step."""
-    return [value for step, value in series if step <= last]
 
 
 def running_mean(series: list[float], window: int = 15) -> list[float]:

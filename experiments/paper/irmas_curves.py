@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
         "--add", action="store_true", help="keep the rows of other sizes, from earlier runs"
     )
     runs.add_stock_steps_argument(parser)
+    runs.add_resume_argument(parser)
     recording.add_record_argument(parser)
     return parser
 
@@ -53,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     for batch in asked.batches:
         for features in asked.features:
             print(f"=== features {features}, {batch} excerpts a batch", flush=True)
-            row = measure(features, batch, fit_arguments, asked.stock_steps)
+            row = measure(features, batch, fit_arguments, asked.stock_steps, asked.resume)
             row["arguments"] = arguments
             others = [r for r in rows if (r["features"], r["B"]) != (features, batch)]
             rows = sorted([*others, row], key=lambda r: (r["B"], r["T"]))
@@ -72,16 +73,16 @@ def folder_of(features: str, batch: int) -> Path:
 
 def logs_of(features: str, batch: int) -> dict[str, Log]:
     folder = folder_of(features, batch)
-    return {name: runs.read(folder / name) for name in RUNS}
+    return {name: runs.read_training(folder / name) for name in RUNS}
 
 
 def measure(
-    features: str, batch: int, arguments: list[str], stock_steps: int | None
+    features: str, batch: int, arguments: list[str], stock_steps: int | None, resume: bool = False
 ) -> dict[str, Any]:
     """A size's row of the record."""
     sizes = ["--data.features", features, "--data.batch_size", str(batch)]
     folder = folder_of(features, batch)
-    logs = runs.pair(NAME, folder, [*sizes, *arguments], stock_steps)
+    logs = runs.pair(NAME, folder, [*sizes, *arguments], stock_steps, resume=resume)
     checkpoint = folder / "bppsa" / "checkpoints" / "last.ckpt"
     data = torch.load(checkpoint, weights_only=True)["datamodule_hyper_parameters"]
     return {
@@ -116,7 +117,7 @@ def test(checkpoint: Path, arguments: list[str]) -> float:
     status = runs.command(NAME, "test", folder, [*arguments, "--ckpt_path", str(checkpoint)])
     if status:
         sys.exit(f"{NAME} test, of {checkpoint}, ended with status {status}")
-    return runs.read(folder, version=1)["test/accuracy"][-1][1]
+    return runs.read_last(folder)["test/accuracy"][-1][1]
 
 
 def draw(curves: list[summary.Curves], record: dict[str, Any], path: Path) -> None:

@@ -80,6 +80,62 @@ def test_compare_trains_both_and_shows_that_the_curves_coincide(
     assert list((folder / "bppsa").rglob("*.wandb")) and list((folder / "stock").rglob("*.wandb"))
 
 
+@pytest.mark.slow
+def test_compare_goes_on_where_it_was_interrupted(trained_here, tmp_path, monkeypatch):
+    """With --resume both end with the losses of runs that nothing interrupted."""
+    fit = ["--trainer.limit_train_batches", "16", "--trainer.log_every_n_steps", "1", *SMALL]
+    fit += ["--checkpoint.every_n_train_steps", "5"]
+    compare.main(["bitstream_rnn", *fit])
+    folder = tmp_path / "runs" / "bitstream_rnn"
+    whole = {name: runs.read_training(folder / name) for name in ("bppsa", "stock")}
+    assert [step for step, _ in whole["stock"][runs.LOSS]] == list(range(16))
+
+    train = runs.command
+
+    def cut_short(*arguments):
+        """The scanned run ends, stock's is interrupted two steps after a checkpoint."""
+        if arguments[2].name == "stock":
+            train(*arguments[:3], [*arguments[3], "--trainer.max_steps", "12"])
+            raise KeyboardInterrupt
+        return train(*arguments)
+
+    monkeypatch.setattr(runs, "command", cut_short)
+    with pytest.raises(SystemExit, match="with --resume goes on from the last checkpoint"):
+        compare.main(["bitstream_rnn", *fit])
+    monkeypatch.setattr(runs, "command", train)
+    saved = folder / "stock" / "checkpoints" / "epoch=0-step=10.ckpt"
+    (folder / "stock" / "checkpoints" / "last.ckpt").write_bytes(saved.read_bytes())
+    trained_here.clear()
+    compare.main(["bitstream_rnn", "--resume", *fit])
+    assert all("--ckpt_path" in command for command in trained_here) and len(trained_here) == 2
+    for name, log in whole.items():
+        resumed = runs.read_training(folder / name)
+        for metric in (runs.LOSS, "train/accuracy", "val/loss"):
+            assert resumed[metric] == log[metric], f"{name}: {metric}"
+        seconds = [value for _, value in resumed[runs.CLOCK]]
+        assert seconds == sorted(seconds)
+
+
+def test_a_part_of_a_training_holds_from_its_first_step_on(tmp_path):
+    parts = {
+        0: "0,0.5,1.0,\n1,1.5,0.9,\n2,2.5,0.8,",  # two steps after its last checkpoint
+        1: "",  # killed before its first step
+        2: "1,0.25,0.7,\n3,2.25,0.6,\n3,,,0.2",
+        10: "4,1.0,0.5,",
+    }
+    for version, rows in parts.items():
+        path = tmp_path / "csv" / f"version_{version}" / "metrics.csv"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"step,{runs.CLOCK},{runs.LOSS},val/loss\n{rows}\n")
+    log = runs.read_training(tmp_path)
+    assert log[runs.LOSS] == [(0, 1.0), (1, 0.7), (3, 0.6), (4, 0.5)]
+    assert log[runs.CLOCK] == [(0, 0.5), (1, 0.75), (3, 2.75), (4, 3.75)]
+    assert log["val/loss"] == [(3, 0.2)]
+    assert runs.read_last(tmp_path)[runs.LOSS] == [(4, 0.5)]
+    with pytest.raises(FileNotFoundError, match="found no metrics of a training"):
+        runs.read_training(tmp_path / "nowhere")
+
+
 def test_compare_names_what_it_does_not_find(run):
     said = run("compare", "nothing", status=2)
     assert "invalid choice: 'nothing'" in said
