@@ -55,8 +55,8 @@ class Regularised(NamedTuple):
 REGULARISED = ("rnn_tanh", "rnn_relu", "gru", "ligru", "lstm")
 NORMALISED = ("gru", "lstm")
 
-# Of csrc/cuda/recurrent/regularised.cuh: numbers in a block's shared memory, of which any GPU has
-# as many bytes.
+# Of csrc/cuda/recurrent/regularised_backward.cuh: numbers in a block's shared memory, of which any
+# GPU has as many bytes.
 _WARPS_OF_BLOCK, _NUMBERS_OF_UNIT, _SHARED_MEMORY = 16, 9, 48 * 1024
 
 # Of the operands, those that have gradients.

@@ -2,6 +2,7 @@
 sdist, from which a wheel is built in an empty folder."""
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support.native_build import tool
 
 ROOT = Path(__file__).parents[2]
 TRAINING = ROOT / "tests" / "support" / "wheel_training.py"
@@ -103,9 +105,31 @@ def test_the_sdist_holds_the_sources_and_nothing_that_was_compiled(sdist):
 
 
 @pytest.mark.wheel
-def test_a_wheel_of_the_sdist_trains(sdist, tmp_path):
-    quickly = ["BPPSA_OPTIMIZATION=-O1", "BPPSA_CUDA=OFF", "BPPSA_LEVELS=native"]
-    options = [f"--config-settings=cmake.define.{option}" for option in quickly]
-    wheel = wheel_of(sdist, tmp_path, *options, CI="false")
+def test_a_wheel_of_the_sdist_trains_and_each_name_means_one_thing_in_it(sdist, tmp_path):
+    """The linker compares what two objects, and two levels, call by one name (-Wodr)."""
+    levels = "x86-64-v2;x86-64-v3" if platform.machine() == "x86_64" else "native"
+    options = ["BPPSA_OPTIMIZATION=-O0", "BPPSA_CUDA=OFF", f"BPPSA_LEVELS={levels}"]
+    options.append("CMAKE_CXX_FLAGS=-flto=2 -Wodr -Werror=odr")
+    settings = [f"--config-settings=cmake.define.{option}" for option in options]
+    wheel = wheel_of(sdist, tmp_path, *settings, CI="false")
     check_contents(wheel)
+    (rules,) = sdist.glob("build/*/build.ninja")
+    link = rules.read_text().partition("# Link the shared module _C.so")[2].partition("# Link")[0]
+    assert "-flto=2 -Wodr -Werror=odr" in link
     train_in_an_empty_environment(wheel, tmp_path)
+
+
+def test_names_that_mean_two_things_are_found(tmp_path):
+    """By the same flags, of a struct that two sources have otherwise."""
+    objects = []
+    for name, member in (("one", "int"), ("two", "double")):
+        source = tmp_path / f"{name}.cpp"
+        source.write_text(
+            f"struct Tile {{ {member} size; virtual ~Tile() {{}} }};\n"
+            f"int {name}(Tile* tile) {{ return int(tile->size); }}\n"
+        )
+        objects.append(f"{source}")
+    flags = ["-O0", "-flto=2", "-Wodr", "-Werror=odr", "-shared", "-fPIC"]
+    command = [tool("g++"), *flags, *objects, "-o", str(tmp_path / "found.so")]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode != 0 and "Tile" in ran.stderr, ran.stderr

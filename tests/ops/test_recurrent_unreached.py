@@ -1,5 +1,7 @@
 """Steps that no gradient reaches are passed over: a loss that reads few of many steps."""
 
+import copy
+import functools
 import itertools
 
 import pytest
@@ -43,29 +45,34 @@ def gradients(layer, x, steps, through_state=False):
     return [x.grad, *(p.grad.clone() for p in layer.parameters())]
 
 
-@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
-@pytest.mark.parametrize("options", [{}, {"proj_size": 3}], ids=["plain", "projected"])
+@functools.cache
+def layer_and_exact_gradients(kind, B, I, **options):
+    """A layer of PyTorch's, its input, and for each of READ its gradients in float64."""
+    torch.manual_seed(0)
+    layer = kind(I, 7, **options)
+    true, x = copy.deepcopy(layer).double(), torch.randn(T, B, I)
+    return layer, x, [gradients(true, x.double(), read, len(read) == 2) for read in READ.values()]
+
+
+@pytest.mark.parametrize(
+    "kind, options",
+    [(nn.RNN, {}), (nn.GRU, {}), (nn.LSTM, {}), (nn.LSTM, {"proj_size": 3})],
+    ids=["RNN", "GRU", "LSTM", "LSTM-projected"],
+)
 @pytest.mark.parametrize("B, I", [(1, 2), (2, 5), (17, 2)])
 @each_algorithm
 def test_gradients_are_those_of_all_steps(kind, options, B, I, algorithm, threads, monkeypatch):
-    if options and kind is not nn.LSTM:
-        pytest.skip("no projection")
-    torch.manual_seed(0)
-    layer, true = kind(I, 7, **options), kind(I, 7, **options).double()
-    true.load_state_dict(layer.state_dict())
+    stock, x, exact = layer_and_exact_gradients(kind, B, I, **options)
+    layer = copy.deepcopy(stock)
     bl.attach(layer, algorithm)
-    x = torch.randn(T, B, I)
-    for read in READ.values():
-        through_state = len(read) == 2
-        exact = gradients(true, x.double(), read, through_state)
-        for saved, count in itertools.product(planner.Saved, (1, 2, 3)):
-            if saved == planner.Saved.NOTHING:
-                continue
-            monkeypatch.setattr("bppsa_lightning.planner.choose.saved", lambda _, s=saved: s)
-            planner.choose._plan.cache_clear()
-            threads(count)
-            found = gradients(layer, x, read, through_state)
-            for a, b in zip(found, exact, strict=True):
+    ways = [saved for saved in planner.Saved if saved != planner.Saved.NOTHING]
+    for saved, count in itertools.product(ways, (1, 2, 3)):
+        monkeypatch.setattr("bppsa_lightning.planner.choose.saved", lambda _, s=saved: s)
+        planner.choose._plan.cache_clear()
+        threads(count)
+        for read, wanted in zip(READ.values(), exact, strict=True):
+            found = gradients(layer, x, read, through_state=len(read) == 2)
+            for a, b in zip(found, wanted, strict=True):
                 assert (a.double() - b).abs().max() <= 3e-6 * b.abs().max() + 1e-37
     planner.choose._plan.cache_clear()
 
@@ -103,26 +110,39 @@ ENTRIES = {  # steps at which a gradient enters, of 500
 }
 
 
-@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS.keys())
+def entering(cell, B, gain, entries, dtype):
+    """Operands over 500 steps, the same numbers in every dtype, and a gradient that enters."""
+    tensors = draw(cell, (500, B, 2, 6), dtype, gain=gain)
+    incoming = cotangents(cell, tensors, ["output"])["output"]
+    silent = torch.ones(500, dtype=torch.bool)
+    silent[ENTRIES[entries]] = False
+    incoming[silent] = 0
+    return {name: t.requires_grad_() for name, t in tensors.items()}, incoming
+
+
+@functools.cache
+def exact_gradients(name, B, gain, entries):
+    cell = CELLS[name]
+    leaves, incoming = entering(cell, B, gain, entries, torch.float64)
+    return torch.autograd.grad(stock(cell, leaves)["output"], leaves.values(), incoming)
+
+
+@pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("B", [1, 3])
 @pytest.mark.parametrize("gain", [0.1, 0.7])
-@pytest.mark.parametrize("entries", ENTRIES.values(), ids=ENTRIES.keys())
+@pytest.mark.parametrize("entries", ENTRIES)
 @each_algorithm
 def test_where_gradients_enter_and_fade(cell, dtype, B, gain, entries, algorithm):
-    tensors = draw(cell, (500, B, 2, 6), dtype, gain=gain)
-    incoming = cotangents(cell, tensors, ["output"])["output"]
-    silent = torch.ones(500, dtype=torch.bool).index_fill(0, torch.tensor(entries), False)
-    incoming[silent] = 0
-    leaves = {name: t.requires_grad_() for name, t in tensors.items()}
-    found = torch.autograd.grad(ours(cell, tensors, algorithm)["output"], leaves.values(), incoming)
-    exact = {name: t.detach().double().requires_grad_() for name, t in tensors.items()}
-    wanted = torch.autograd.grad(stock(cell, exact)["output"], exact.values(), incoming.double())
+    wanted = exact_gradients(cell, B, gain, entries)
+    leaves, incoming = entering(CELLS[cell], B, gain, entries, dtype)
+    output = ours(CELLS[cell], leaves, algorithm)["output"]
+    found = torch.autograd.grad(output, leaves.values(), incoming)
     scale = max(b.abs().max() for b in wanted)
     for name, a, b in zip(leaves, found, wanted, strict=True):
         error = (a.double() - b).abs().max()
         assert error <= (2e-5 if dtype is torch.float32 else 1e-11) * scale, name
-    assert not found[0][max(entries) + 1 :].any()
+    assert not found[0][max(ENTRIES[entries]) + 1 :].any()
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
