@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from contextlib import suppress
 
 import pytest
 import torch
@@ -54,7 +55,8 @@ def test_a_killed_rank(tmp_path, whole, kill):
         since = began(tmp_path, processes)
         time.sleep(drawn.uniform(0, seconds) * 0.8)
         victim = drawn.randrange(RANKS)
-        os.kill(processes[victim].pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # on a machine that was busier before, all have ended
+            os.kill(processes[victim].pid, signal.SIGKILL)
         killed = time.monotonic()
         for process in processes:
             process.join(40)
