@@ -9,48 +9,12 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from support.quick import LONG, ONE_IS_QUICK, SLOW
 
 from bppsa_lightning import planner
 from bppsa_lightning.planner import cost_pruned
 
 HERE = Path(__file__).parent
-
-# They start first: none is left to the end, when other cores have nothing to do.
-LONG = (
-    "calibration/test_cuda.py",
-    "csrc/test_sanitizers.py",
-    "csrc/test_aarch64.py",
-    "csrc/test_objects.py",
-    "csrc/test_sources.py",
-    "csrc/test_wheel.py",
-    "experiments/test_bitstream_rnn.py",
-    "experiments/test_irmas_gru.py",
-    "experiments/test_pruned.py",
-    "csrc/test_emulation_recurrent.py",
-    "ops/test_reverse_scan.py",
-    "experiments/test_benchmark_recurrent.py",
-)
-# Whole trainings in processes of their own, sound and pictures, kernels compiled for an emulator.
-SLOW = (
-    "test_site.py",
-    "test_site_in_browser.py",
-    "calibration/test_cuda.py",
-    "csrc/test_emulation.py",
-    "csrc/test_emulation_jacobians.py",
-    "csrc/test_emulation_recurrent.py",
-    "csrc/test_emulation_windows.py",
-    "datasets/test_render.py",
-    "datasets/test_resume_killed.py",
-    "experiments/test_benchmark_recurrent.py",
-    "experiments/test_bitstream_rnn.py",
-    "experiments/test_irmas_gru.py",
-    "experiments/test_pruned.py",
-    "experiments/test_redraw.py",
-    "experiments/test_scan_pictures.py",
-    "experiments/test_sweep.py",
-    "experiments/test_wandb.py",
-    "test_ddp.py",
-)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
@@ -59,12 +23,13 @@ def pytest_collection_modifyitems(items):
     come first."""
     functions = defaultdict(list)
     for item in items:
-        if name_of(item) in SLOW:
+        if {name_of(item), function_of(item)} & {*SLOW}:
             item.add_marker("slow")
         if not (item.get_closest_marker("gpu") or item.get_closest_marker("slow")):
             functions[item.path, item.originalname].append(item)
     for cases in functions.values():
-        for item in {*cases} - {*quick_cases(cases)}:
+        quick = cases[:1] if function_of(cases[0]) in ONE_IS_QUICK else quick_cases(cases)
+        for item in {*cases} - {*quick}:
             item.add_marker("slow")
     order = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: order.get(name_of(item), len(order)))
@@ -72,6 +37,10 @@ def pytest_collection_modifyitems(items):
 
 def name_of(item):
     return item.path.relative_to(HERE).as_posix()
+
+
+def function_of(item):
+    return f"{name_of(item)}::{item.originalname}"
 
 
 def quick_cases(cases):

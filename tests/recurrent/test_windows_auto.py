@@ -17,10 +17,13 @@ T, I, H = 4000, 2, 20
 
 @pytest.fixture(autouse=True)
 def measured(monkeypatch):
-    """Whatever machine this is: plans are those of one that was measured."""
+    """Whatever machine this is: plans are those of one that was measured, with two threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
     monkeypatch.setenv(machine.TABLE, "amd_epyc_2")
     machine.forget()
     yield
+    torch.set_num_threads(threads)
     monkeypatch.undo()
     machine.forget()
 
