@@ -1,14 +1,20 @@
-"""How many cores this process may use: by its affinity, and by the limits of its control groups.
+"""How many cores this process may use, by its affinity and its control groups' limits; and how
+busy others keep them.
 
 Only the standard library is imported here.
 """
 
 import math
 import os
+import time
 from pathlib import Path, PurePosixPath
 
 _GROUPS = Path("/proc/self/cgroup")
 _MOUNTS = Path("/proc/self/mountinfo")
+_STAT = Path("/proc/stat")
+_IDLE = (3, 4)  # the columns "idle" and "iowait"
+
+BUSY = 0.3  # cores; what a machine at rest does is less
 
 
 def allowed() -> int:
@@ -86,3 +92,50 @@ def _upwards(folder: Path, path: PurePosixPath) -> list[Path]:
     return (
         [folder / path, *(folder / parent for parent in path.parents)] if path.parts else [folder]
     )
+
+
+def busy_cores(seconds: float = 0.5) -> float | None:
+    """How many of the cores that this process may use are kept busy by others meanwhile.
+
+    None where the system does not tell.
+    """
+    before = _idle_and_all()
+    time.sleep(seconds)
+    after = _idle_and_all()
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    idle = (after[0] - before[0]) / (after[1] - before[1])
+    return round(max(0.0, 1 - idle) * len(affinity()), 2)
+
+
+class OtherLoad:
+    """How many of this process's cores others have kept busy since it was made."""
+
+    def __init__(self) -> None:
+        self._began, self._own = time.perf_counter(), time.process_time()
+        self._ticks = _idle_and_all()
+
+    def cores(self) -> float | None:
+        """The mean; None if the system does not tell, or after less than a fifth of a second."""
+        ticks, seconds = _idle_and_all(), time.perf_counter() - self._began
+        if self._ticks is None or ticks is None or ticks[1] <= self._ticks[1] or seconds < 0.2:
+            return None
+        busy = 1 - (ticks[0] - self._ticks[0]) / (ticks[1] - self._ticks[1])
+        own = (time.process_time() - self._own) / seconds
+        return round(max(0.0, busy * len(affinity()) - own), 2)
+
+
+def _idle_and_all() -> tuple[int, int] | None:
+    """Ticks that the cores of this process were idle, and ticks of all."""
+    wanted = {f"cpu{core}" for core in affinity()}
+    idle = whole = 0
+    try:
+        for line in _STAT.read_text().splitlines():
+            name, *ticks = line.split()
+            if name in wanted:
+                counts = [int(tick) for tick in ticks[:8]]  # guests are counted in the first ones
+                idle += sum(counts[column] for column in _IDLE)
+                whole += sum(counts)
+    except (OSError, ValueError, IndexError):
+        return None
+    return idle, whole

@@ -89,3 +89,21 @@ def test_more_threads_than_cores_are_told_of(groups, monkeypatch):
         "torch uses 8 threads, but this process may use 3 cores (the control group's limit is 3): "
         "they wait for each other. torch.set_num_threads(3), or OMP_NUM_THREADS=3, is faster."
     )
+
+
+def test_others_are_those_who_work_while_this_process_does_not(monkeypatch, tmp_path):
+    clock = {"perf_counter": 100.0, "process_time": 7.0}
+    stat = tmp_path / "stat"
+    monkeypatch.setattr(_cores, "_STAT", stat)
+    monkeypatch.setattr(_cores, "affinity", lambda: (0, 1))
+    for name in clock:
+        monkeypatch.setattr(_cores.time, name, lambda name=name: clock[name])
+    stat.write_text("cpu0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0\n")
+    others = _cores.OtherLoad()
+    assert others.cores() is None  # nothing has passed
+    # Ten seconds of two cores, of which both were busy for nine; half of that was this process.
+    stat.write_text("cpu0 900 0 0 100 0 0 0 0\ncpu1 500 0 0 100 0 0 0 400\n")
+    clock.update(perf_counter=110.0, process_time=16.0)
+    assert others.cores() == 0.9
+    stat.unlink()
+    assert others.cores() is None

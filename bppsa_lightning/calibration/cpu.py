@@ -13,6 +13,7 @@ import torch
 from tqdm import tqdm
 
 from bppsa_lightning._cells import CELLS as _CELLS
+from bppsa_lightning._cores import BUSY, OtherLoad
 from bppsa_lightning.calibration import fit_cpu, pairs, steps
 from bppsa_lightning.calibration.fit_cpu import Point, Scanned, Size, point
 from bppsa_lightning.calibration.progress import Progress
@@ -43,6 +44,7 @@ def calibrate_cpu(seconds: float, progress: bool) -> str:
     shown = before["machine"]
     kept = Progress(this, f"{threads}-threads")
     start = time.perf_counter()
+    others = OtherLoad()
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), _bar(progress, kept) as bar:
         run = _Run(kept, seconds, bar)
         points = {size: found for node in run.nodes() for size, found in node}
@@ -50,7 +52,7 @@ def calibrate_cpu(seconds: float, progress: bool) -> str:
         scans = list(run.scans())
         by_samples = dict(run.steps())
     earlier = tables.read_user(this) or {}
-    others = {
+    of_other_threads = {
         section: [part for part in earlier.get(section, ()) if part["threads"] != threads]
         for section in ("hand_over", "steps")
     }
@@ -58,10 +60,10 @@ def calibrate_cpu(seconds: float, progress: bool) -> str:
         "format": tables.FORMAT,
         "machine": dict(this),
         "measured": {"date": date.today().isoformat(), "threads": threads},
-        "hand_over": [*others["hand_over"], fit_cpu.hand_over(points, threads)],
+        "hand_over": [*of_other_threads["hand_over"], fit_cpu.hand_over(points, threads)],
         "packed": fit_cpu.packed(spread),
         "scan": fit_cpu.scan(scans, threads),
-        "steps": [*others["steps"], fit_cpu.steps(by_samples, threads)],
+        "steps": [*of_other_threads["steps"], fit_cpu.steps(by_samples, threads)],
     }
     old = [hand_over.pytorch_is_faster(NAMES[size.cell], *size[1:]) for size in points]
     path = tables.user_path(this)
@@ -75,7 +77,18 @@ def calibrate_cpu(seconds: float, progress: bool) -> str:
     return (
         f"{len(kept.values)} sizes measured on {this['name']}, {this['cores']} cores, with "
         f"{threads} threads, in {took:.0f} s.\n"
-        f"{_changes(points, old, new, str(shown['name']))}\nKept in {path}{unused}"
+        f"{_changes(points, old, new, str(shown['name']))}\n{_disturbed(others.cores())}"
+        f"Kept in {path}{unused}"
+    )
+
+
+def _disturbed(busy: float | None) -> str:
+    """What to do about figures that were measured beside other programs."""
+    if busy is None or busy < BUSY:
+        return ""
+    return (
+        f"Other programs kept {busy:.1f} cores busy: these figures are not to be trusted. "
+        "Calibrate again when they rest.\n"
     )
 
 

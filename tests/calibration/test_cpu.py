@@ -246,3 +246,11 @@ for line in sys.stdin:
     print("over", flush=True)
 """
 )
+
+
+@pytest.mark.parametrize("busy", [0.1, 1.4, None])
+def test_beside_other_programs_figures_are_not_to_be_trusted(timed, monkeypatch, busy):
+    monkeypatch.setattr(cpu.OtherLoad, "cores", lambda self: busy)
+    report = bl.calibrate(seconds=0.5, progress=False)
+    said = "Other programs kept 1.4 cores busy: these figures are not to be trusted."
+    assert (said in report) == ("not to be trusted" in report) == (busy == 1.4)

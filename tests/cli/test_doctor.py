@@ -188,18 +188,18 @@ def test_threads_beside_cores(monkeypatch, used, level):
 
 def test_load_is_what_others_use(monkeypatch, tmp_path):
     stat = tmp_path / "stat"
-    monkeypatch.setattr(load, "_STAT", stat)
+    monkeypatch.setattr(_cores, "_STAT", stat)
     monkeypatch.setattr(_cores, "affinity", lambda: (0, 2))
     stat.write_text("cpu 0\ncpu0 100 0 0 100 0 0 0 0 0 0\ncpu1 9 9 9 9\ncpu2 0 0 0 0 0 0 0 0 0 0\n")
 
     def later(_):
         stat.write_text("cpu0 190 0 0 110 0 0 0 0 0 0\ncpu2 0 10 0 50 40 0 0 0 0 0\n")
 
-    monkeypatch.setattr(load.time, "sleep", later)
-    assert load.busy_cores() == 1.0  # 0.9 of one, 0.1 of the other
+    monkeypatch.setattr(_cores.time, "sleep", later)
+    assert _cores.busy_cores() == 1.0  # 0.9 of one, 0.1 of the other
     assert load.findings(1.0)[0].level == NOTE and load.findings(0.1)[0].level == OK
     stat.unlink()
-    assert load.busy_cores() is None and load.findings(None)[0].level == OK
+    assert _cores.busy_cores() is None and load.findings(None)[0].level == OK
 
 
 def test_tables():

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bppsa_lightning._cores import busy_cores
 from bppsa_lightning.attach import attach
 from bppsa_lightning.cli.answer import FINE, PROBLEMS, Answer, WrongUsage
 from bppsa_lightning.cli.bench import clock, layers, memory, picture, table, target
@@ -16,7 +17,6 @@ from bppsa_lightning.cli.bench.agreement import agreement
 from bppsa_lightning.cli.bench.found import Bench
 from bppsa_lightning.cli.bench.inputs import Input, parsed
 from bppsa_lightning.cli.bench.step import SEED, WholeStep
-from bppsa_lightning.cli.doctor import load
 from bppsa_lightning.explain import not_accelerated
 from bppsa_lightning.planner import machine
 
@@ -43,7 +43,7 @@ def measure(asked: Any) -> Answer:
 
 def bench(asked: Any, wanted: list[Input], device: torch.device) -> Bench:
     """Compares first: what disagrees is worth no time."""
-    busy = load.busy_cores()
+    busy = busy_cores()
     stock, ours = target.twins(asked)
     try:
         attach(ours, asked.algorithm)

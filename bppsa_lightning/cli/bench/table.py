@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bppsa_lightning.cli.doctor import load
+from bppsa_lightning._cores import BUSY
 
 if TYPE_CHECKING:
     from bppsa_lightning.cli.bench.agreement import Agreement
@@ -28,7 +28,7 @@ def text(bench: Bench) -> str:
     lines += ["", f"memory ({bench.memory_of}): {_memory(bench)}"]
     lines.append(_agreement("outputs", bench.outputs))
     lines.append(_agreement("gradients", bench.gradients))
-    if bench.other_load is not None and bench.other_load >= load.BUSY:
+    if bench.other_load is not None and bench.other_load >= BUSY:
         lines.append(
             f"Other programs kept {bench.other_load:.1f} cores busy: times are not to be trusted."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from bppsa_lightning._cores import busy_cores
 from bppsa_lightning.cli.answer import FINE, PROBLEMS, Answer
 from bppsa_lightning.cli.doctor import asked, calibration, cuda, library, load, threads, versions
 from bppsa_lightning.cli.doctor.finding import PROBLEM, as_text
@@ -18,7 +19,7 @@ def examine() -> Answer:
         JSON {"ok", "findings": [{"area", "what", "level", "remedy"}], "facts"}; status `PROBLEMS`
         if one of the findings is a problem.
     """
-    others = load.busy_cores()  # before there is load of our own
+    others = busy_cores()  # before there is load of our own
     told = asked.ask()
     found = [finding for judge in AREAS for finding in judge(told)]
     found += load.findings(others)
