@@ -2,7 +2,7 @@
 #
 #   make train     trains an RNN with strategy="bppsa" and with stock PyTorch, compares them
 #   make test      all tests (those that need a GPU say so when they skip)
-#   make quick     every idea once, in less than a minute on two cores
+#   make quick     every idea once, in a minute and a half on two cores
 #   make lint      format, lint, types
 #   make docs      the documentation site, into build/site
 #   make pictures  all pictures of experiments/records again, from the records
