@@ -101,11 +101,8 @@ def busy_cores(seconds: float = 0.5) -> float | None:
     """
     before = _idle_and_all()
     time.sleep(seconds)
-    after = _idle_and_all()
-    if before is None or after is None or after[1] <= before[1]:
-        return None
-    idle = (after[0] - before[0]) / (after[1] - before[1])
-    return round(max(0.0, 1 - idle) * len(affinity()), 2)
+    busy = _busy_since(before)
+    return None if busy is None else round(busy, 2)
 
 
 class OtherLoad:
@@ -117,12 +114,20 @@ class OtherLoad:
 
     def cores(self) -> float | None:
         """The mean; None if the system does not tell, or after less than a fifth of a second."""
-        ticks, seconds = _idle_and_all(), time.perf_counter() - self._began
-        if self._ticks is None or ticks is None or ticks[1] <= self._ticks[1] or seconds < 0.2:
+        seconds, busy = time.perf_counter() - self._began, _busy_since(self._ticks)
+        if busy is None or seconds < 0.2:
             return None
-        busy = 1 - (ticks[0] - self._ticks[0]) / (ticks[1] - self._ticks[1])
         own = (time.process_time() - self._own) / seconds
-        return round(max(0.0, busy * len(affinity()) - own), 2)
+        return round(max(0.0, busy - own), 2)
+
+
+def _busy_since(before: tuple[int, int] | None) -> float | None:
+    """How many of the cores were busy since `_idle_and_all` gave this, whoever it was."""
+    after = _idle_and_all()
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    idle = (after[0] - before[0]) / (after[1] - before[1])
+    return max(0.0, 1 - idle) * len(affinity())
 
 
 def _idle_and_all() -> tuple[int, int] | None:

@@ -114,7 +114,8 @@ def read_training(folder: Path) -> Log:
     """The metrics of a training in `folder`, whose parts are versions: it may have been resumed.
 
     A part holds from its first step on, whatever earlier ones went on to. Its clock starts where
-    the last step that is kept of the part before was.
+    the last step that is kept of the part before was. The logger writes a hundred steps at a time:
+    after a kill up to so many have no rows.
     """
     whole: Log = {}
     for part in map(read_csv, versions(folder)):

@@ -16,7 +16,7 @@ LONG = (
     "experiments/test_benchmark_recurrent.py",
 )
 # Whole trainings in processes of their own, sound and pictures, kernels compiled for an emulator:
-# files, and functions of others.
+# files, and functions of others that take about a second or more.
 SLOW = (
     "calibration/test_cpu.py::test_killed_at_random_moments_it_leaves_no_damaged_table",
     "calibration/test_cuda.py",
@@ -73,7 +73,7 @@ SLOW = (
     "test_threads.py::test_a_fork_of_a_process_whose_threads_have_worked",
     "windows/test_at_random.py",
 )
-# Of these one case is quick: each takes a second or more.
+# Of these one case is quick: all together take a second or more.
 ONE_IS_QUICK = (
     "cli/test_doctor_broken.py::test_with_a_torch_that_does_not_do",
     "cli/test_main.py::test_wrong_usage_is_named",
