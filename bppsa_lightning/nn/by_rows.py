@@ -8,13 +8,14 @@ from typing import NamedTuple
 from torch import Tensor
 
 from bppsa_lightning import ops
+from bppsa_lightning._cells import CELLS
 from bppsa_lightning._context import is_transformed
 from bppsa_lightning.nn import by_scan
 from bppsa_lightning.recurrent.packed import Tensors
 
 
 class Weights(NamedTuple):
-    """Of a cell of `ops.regularised`: as there."""
+    """Of a cell of `ops.regularised`: as there; `shift` is added to its x."""
 
     cell: str
     w_hh: Tensor
@@ -22,20 +23,21 @@ class Weights(NamedTuple):
     norm_hh: Tensor | None = None
     norm_c: Tensor | None = None
     b_c: Tensor | None = None
+    shift: Tensor | None = None
 
 
 def walks(weights: Weights, x: Tensor) -> bool:
     """Whether the operator takes such an input."""
-    return ops.regularised_holds(x, weights.w_hh.shape[1]) and not is_transformed()
+    return ops.regularised_holds(x, weights.w_hh.shape[-1]) and not is_transformed()
 
 
 def walk(
     weights: Weights, noise: by_scan.Noise, x: Tensor, states: Tensors, reverse: bool, marked: bool
 ) -> tuple[Tensor, ...]:
     """As `by_scan.walk`, with masks that are drawn in the same order."""
-    cell, w_hh, *others = weights
+    cell, w_hh, *others, shift = weights
     T, B = x.shape[:2]
-    parts, H = 1 + (cell == "lstm"), w_hh.shape[1]
+    parts, H = 1 + CELLS[cell].has_c, w_hh.shape[-1]
     h0, c0 = (*states, None, None)[:2]
     like = x.new_empty(B, H)
     enters, p = None, 0.0
@@ -50,5 +52,7 @@ def walk(
         x, padding = x[..., :-1], x[..., -1:] != 0
         still = padding.expand(T, B, H)
         kept[:parts] = [still if k is None else k | still for k in kept[:parts]]
+    if shift is not None:
+        x = x + shift
     operands = ops.Regularised(x, h0, c0, w_hh, *others, enters, *kept)  # type: ignore[call-arg]
     return ops.regularised(cell, operands, p, reverse)

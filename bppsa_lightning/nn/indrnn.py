@@ -1,12 +1,13 @@
 """`bl.nn.IndRNN`: units that hand their state to themselves alone."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bppsa_lightning import ops
 from bppsa_lightning._cells import Cell
+from bppsa_lightning.nn import by_rows
 from bppsa_lightning.nn.base import Weights
 from bppsa_lightning.nn.operated import OfSums
 from bppsa_lightning.recurrent.packed import Tensors
@@ -24,6 +25,7 @@ class IndRNN(OfSums):
         args, kwargs: of `Recurrent`.
     """
 
+    walks_rows: ClassVar[bool] = True
     cell = Cell("indrnn", "IndRNN", "RNN", 1, 0)
 
     def __init__(self, *args: Any, nonlinearity: str = "relu", **kwargs: Any) -> None:
@@ -46,6 +48,9 @@ class IndRNN(OfSums):
     def step(self, w: Weights, x: Tensor, state: Tensors, entering: Tensor) -> tuple[Tensor, ...]:
         summed = torch.addcmul(x, w["weight_hh"], entering)
         return (torch.relu(summed) if self.nonlinearity == "relu" else torch.tanh(summed),)
+
+    def for_rows(self, w: Weights) -> by_rows.Weights:
+        return by_rows.Weights(f"rnn_{self.nonlinearity}", w["weight_hh"])
 
     def operate(self, x: Tensor, states: Tensors, w: Weights, reverse: bool) -> tuple[Tensor, ...]:
         h0 = states[0] if states else None

@@ -1,10 +1,13 @@
 """`bl.nn.PeepholeLSTM`: gates that see the cell's state."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from bppsa_lightning import ops
 from bppsa_lightning._cells import CELLS
+from bppsa_lightning.nn import by_rows
 from bppsa_lightning.nn.base import Weights
 from bppsa_lightning.nn.of_torch import from_state
 from bppsa_lightning.nn.operated import OfInput
@@ -23,6 +26,7 @@ class PeepholeLSTM(OfInput):
     JMLR 3, 2002. Parameters are those of torch.nn.LSTM, and `weight_ch` (3H,): p_i, p_f, p_o.
     """
 
+    walks_rows: ClassVar[bool] = True
     cell = CELLS["peephole"]
 
     def shapes(self, inputs: int) -> dict[str, tuple[int, ...]]:
@@ -35,6 +39,11 @@ class PeepholeLSTM(OfInput):
         i, f = torch.sigmoid(torch.addcmul(i, p_i, c)), torch.sigmoid(torch.addcmul(f, p_f, c))
         c = torch.addcmul(f * c, i, torch.tanh(g))
         return torch.sigmoid(torch.addcmul(o, p_o, c)) * torch.tanh(c), c
+
+    def for_rows(self, w: Weights) -> by_rows.Weights:
+        p_i, p_f, p_o = w["weight_ch"].chunk(3)
+        peepholes = torch.cat([p_i, p_f, torch.zeros_like(p_i), p_o])
+        return by_rows.Weights("peephole", w["weight_hh"], peepholes, shift=w.get("bias_hh"))
 
     def operate(self, x: Tensor, states: Tensors, w: Weights, reverse: bool) -> tuple[Tensor, ...]:
         h0, c0 = (*states, None, None)[:2]

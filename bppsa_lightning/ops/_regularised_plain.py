@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
+from bppsa_lightning._cells import CELLS
+
 
 def walk(cell: str, operands: Any, zoneout: float, reverse: bool) -> tuple[Tensor, ...]:
-    """output (T, B, H), h_n (B, H), and of an LSTM c_n (B, H), of `Regularised` operands."""
+    """output (T, B, H), h_n (B, H), and of a cell with c c_n (B, H), of `Regularised` operands."""
     o = operands
-    B, H = o.x.shape[1], o.w_hh.shape[1]
+    B, H = o.x.shape[1], o.w_hh.shape[-1]
     zeros = o.x.new_zeros(B, H)
-    state = [zeros if s is None else s for s in ((o.h0, o.c0) if cell == "lstm" else (o.h0,))]
+    state = [zeros if s is None else s for s in (o.h0, o.c0)[: 1 + CELLS[cell].has_c]]
     masks, outputs = (o.kept_h, o.kept_c), []
     steps = range(len(o.x))
     for t in reversed(steps) if reverse else steps:
@@ -31,6 +33,10 @@ def walk(cell: str, operands: Any, zoneout: float, reverse: bool) -> tuple[Tenso
 
 def _sums(cell: str, o: Any, entering: Tensor) -> Tensor:
     """Of the state, (B, GH)."""
+    if CELLS[cell].sees_c:
+        return linear(entering, o.w_hh)
+    if o.w_hh.dim() == 1:
+        return entering * o.w_hh if o.b_hh is None else torch.addcmul(o.b_hh, entering, o.w_hh)
     if o.norm_hh is None:
         return linear(entering, o.w_hh, o.b_hh)
     sums, (GH, H) = linear(entering, o.w_hh), o.w_hh.shape
@@ -47,6 +53,13 @@ def _step(cell: str, o: Any, x: Tensor, sums: Tensor, state: list[Tensor]) -> tu
         c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
         shown = c if o.norm_c is None else layer_norm(c, c.shape[1:], o.norm_c, o.b_c)
         return torch.sigmoid(out) * torch.tanh(shown), c
+    if cell == "peephole":
+        i, f, g, out = (x + sums).chunk(4, 1)
+        p_i, p_f, p_g, p_o = (0, 0, 0, 0) if o.b_hh is None else o.b_hh.chunk(4)
+        c = state[1]
+        i, f, g = torch.sigmoid(i + p_i * c), torch.sigmoid(f + p_f * c), torch.tanh(g + p_g * c)
+        c = f * c + i * g
+        return torch.sigmoid(out + p_o * c) * torch.tanh(c), c
     if cell == "gru":
         (x_r, x_z, x_n), (r, z, n) = x.chunk(3, 1), sums.chunk(3, 1)
         n = torch.tanh(x_n + torch.sigmoid(x_r + r) * n)

@@ -28,9 +28,11 @@ class Regularised(NamedTuple):
 
     Attributes:
         x: (T, B, GH), the input's sums, with their biases.
-        h0, c0: (B, H), or None for zeros; c0 of an LSTM alone.
-        w_hh: (GH, H).
-        b_hh: (GH,) or None, added to the state's sums.
+        h0, c0: (B, H), or None for zeros; c0 of an LSTM (with peepholes or without) alone.
+        w_hh: (GH, H); of an RNN also (H,), where each unit hands its state to itself alone (an
+            IndRNN, arXiv:1803.04831).
+        b_hh: (GH,) or None, added to the state's sums. With peepholes in its place how much the
+            gates i, f, g, o take of c (biases go into x).
         norm_hh: (GH,) or None: the gains by which these, normalised, are multiplied before. Of an
             LSTM all gates are normalised together; of a GRU r and z, and n by itself.
         norm_c, b_c: (H,), with norm_hh, of an LSTM: gains and shifts (or None) of its normalised c.
@@ -52,7 +54,7 @@ class Regularised(NamedTuple):
 
 
 # Cells, and those whose sums may be normalised.
-REGULARISED = ("rnn_tanh", "rnn_relu", "gru", "ligru", "lstm")
+REGULARISED = ("rnn_tanh", "rnn_relu", "gru", "ligru", "lstm", "peephole")
 NORMALISED = ("gru", "lstm")
 
 # Of csrc/cuda/recurrent/regularised_backward.cuh: numbers in a block's shared memory, of which any
@@ -76,15 +78,16 @@ def regularised(
         state_t = the old state where it is kept, else (1 - p) new + p old
 
     Args:
-        cell: "rnn_tanh", "rnn_relu", "gru", "ligru" or "lstm"; with norm_hh the last but ligru.
+        cell: "rnn_tanh", "rnn_relu", "gru", "ligru", "lstm" or "peephole"; with norm_hh "gru" or
+            "lstm".
         operands: float32 or float64; on CUDA, of as many units as `regularised_holds` says.
         zoneout: the share of the old state, in [0, 1].
         reverse: time runs from T-1 down to 0.
 
     Returns:
-        output (T, B, H), h_n (B, H), and of an LSTM c_n (B, H). Differentiable any number of times:
-        from the second derivative on, and under a transform of torch.func, step by step in plain
-        torch.
+        output (T, B, H), h_n (B, H), and of a cell with c c_n (B, H). Differentiable any number of
+        times: from the second derivative on, and under a transform of torch.func, step by step in
+        plain torch.
 
     Raises:
         TypeError: an operand is not a tensor, or of another dtype.
@@ -140,7 +143,8 @@ def _check(cell: str, operands: Regularised, zoneout: float) -> None:
     if normalises_c and operands.norm_c is None:
         raise ValueError(f"norm_c: found None, wanted ({H},), as the sums are normalised")
     shapes = {
-        "h0": (B, H), "c0": (B, H) if has_c else None, "w_hh": (GH, H), "b_hh": (GH,),
+        "h0": (B, H), "c0": (B, H) if has_c else None,
+        "w_hh": (H,) if gates == 1 and operands.w_hh.dim() == 1 else (GH, H), "b_hh": (GH,),
         "norm_hh": (GH,), "norm_c": (H,) if normalises_c else None,
         "b_c": (H,) if normalises_c else None, "enters": (B, H), "kept_h": (T, B, H),
         "kept_c": (T, B, H) if has_c else None,
@@ -220,7 +224,7 @@ def _saved_width(cell: str, H: int, normalised: bool) -> int:
 @torch.library.register_fake("bppsa::regularised")
 def _(cell: str, x: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     T, B, _ = x.shape
-    H, saves = others[2].shape[1], others[-1]
+    H, saves = others[2].shape[-1], others[-1]
     width = _saved_width(cell, H, others[4] is not None)
     c_n = x.new_empty(B if CELLS[cell].has_c else 0, H)
     saved = x.new_empty(T if saves else 0, B, width)
@@ -232,8 +236,9 @@ def _(
     cell: str, grad_output: Any, grad_h_n: Any, grad_c_n: Any, output: Tensor, *others: Any
 ) -> tuple[Tensor, ...]:
     (T, B, H), wanted, has_c = output.shape, others[-1], CELLS[cell].has_c
-    GH = CELLS[cell].gates * H
-    shapes = (B, H), (B if has_c else 0, H), (GH, H), (GH,), (GH,), (H,), (H,)
+    GH, w_hh = CELLS[cell].gates * H, tuple(others[3].shape)
+    shapes: tuple[tuple[Any, ...], ...]
+    shapes = (B, H), (B if has_c else 0, H), w_hh, (GH,), (GH,), (H,), (H,)
     found = [output.new_empty(T, B, GH)]
     for bit, (rows, *rest) in enumerate(shapes):
         found.append(output.new_empty(rows if wanted >> bit & 1 else 0, *rest))

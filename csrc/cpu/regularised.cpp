@@ -26,7 +26,8 @@ struct Device {
  private:
   static Parallel parallel_for(const RegularisedRequest& request, int64_t products) {
     const int64_t GH = row_of(request.cell).gates * request.H;
-    return parallel_for_work(request.T * request.B * GH * request.H * products, true);
+    const int64_t of_a_sum = request.diagonal ? 8 : request.H;
+    return parallel_for_work(request.T * request.B * GH * of_a_sum * products, true);
   }
 };
 

@@ -2,7 +2,8 @@
 // layer normalisation, recurrent dropout or zoneout.
 //
 //   x (T, B, GH), contiguous in its last dimension: the input's sums, with their biases
-//   h0, c0 (B, H) or none; w_hh (GH, H); b_hh, norm_hh (GH), norm_c, b_c (H) or none
+//   h0, c0 (B, H) or none; w_hh (GH, H), of one gate also (H); b_hh, norm_hh (GH), norm_c, b_c (H)
+//   or none
 //   enters (B, H), kept_h, kept_c (T, B, H) bool, or none
 //   output (T, B, H), h_n, c_n (B, H), saved (T, B, ·); c_n and saved are empty where there are
 //   none wanted: bits for the gradients of h0, c0, w_hh, b_hh, norm_hh, norm_c, b_c; that of x is
@@ -45,14 +46,13 @@ Request regularised_request(const Regularised& of, const Tensor& like) {
   request.storage = real_storage(like, "x");
   request.cell = cell_of(of.cell);
   const CellRow& row = row_of(request.cell);
-  const bool gated = row.gates > 2;
-  STD_TORCH_CHECK(of.cell != "peephole" && (gated || !of.norm_hh.has_value()), "cell: found '",
-                  of.cell,
-                  "', wanted rnn_tanh, rnn_relu, gru, ligru or lstm, and for layer "
-                  "normalisation gru or lstm");
+  STD_TORCH_CHECK(of.cell == "gru" || of.cell == "lstm" || !of.norm_hh.has_value(), "cell: found '",
+                  of.cell, "', wanted for layer normalisation gru or lstm");
   const int64_t T = request.T = like.size(0), B = request.B = like.size(1);
-  STD_TORCH_CHECK(of.w_hh.dim() == 2 && of.w_hh.size(1) >= 1, "w_hh: wanted (GH, H), H >= 1");
-  const int64_t H = request.H = of.w_hh.size(1), GH = row.gates * H;
+  request.diagonal = of.w_hh.dim() == 1 && row.gates == 1;
+  STD_TORCH_CHECK((request.diagonal || of.w_hh.dim() == 2) && of.w_hh.size(-1) >= 1,
+                  "w_hh: wanted (GH, H), or of one gate (H), H >= 1");
+  const int64_t H = request.H = of.w_hh.size(-1), GH = row.gates * H;
   const bool has_c = row.states == 2, normalised = of.norm_hh.has_value();
   STD_TORCH_CHECK(has_c || !(of.c0.has_value() || of.kept_c.has_value()),
                   "c0, kept_c: found one, wanted none for a cell without c");
@@ -60,7 +60,8 @@ Request regularised_request(const Regularised& of, const Tensor& like) {
                       (of.norm_c.has_value() || !of.b_c.has_value()),
                   "norm_c: wanted one of a normalised cell with c, and b_c only with it");
   request.h0 = operand(of.h0, "h0", like, {B, H}), request.c0 = operand(of.c0, "c0", like, {B, H});
-  request.w_hh = operand(of.w_hh, "w_hh", like, {GH, H});
+  request.w_hh = request.diagonal ? operand(of.w_hh, "w_hh", like, {H})
+                                  : operand(of.w_hh, "w_hh", like, {GH, H});
   request.b_hh = operand(of.b_hh, "b_hh", like, {GH});
   request.norm_hh = operand(of.norm_hh, "norm_hh", like, {GH});
   request.norm_c = operand(of.norm_c, "norm_c", like, {H});
@@ -132,7 +133,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> regul
   };
   const Tensor grad_h0 = result(0, request.grad_h0, {B, H});
   const Tensor grad_c0 = result(1, request.grad_c0, {B, H}, row_of(request.cell).states == 2);
-  const Tensor grad_w_hh = result(2, request.grad_w_hh, {GH, H});
+  const Tensor grad_w_hh =
+      request.diagonal ? result(2, request.grad_w_hh, {H}) : result(2, request.grad_w_hh, {GH, H});
   const Tensor grad_b_hh = result(3, request.grad_b_hh, {GH});
   const Tensor grad_norm_hh = result(4, request.grad_norm_hh, {GH});
   const Tensor grad_norm_c = result(5, request.grad_norm_c, {H});

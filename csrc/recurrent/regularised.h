@@ -1,7 +1,8 @@
 // A recurrent layer with layer normalisation, recurrent dropout or zoneout: what its forward and
 // its backward share.
 //
-//   s_t = W_hh (m h_{t-1}) + b_hh,  or normalised: norm_hh LN(W_hh (m h_{t-1})) + b_hh
+//   s_t = W_hh (m h_{t-1}) + b_hh,  or normalised: norm_hh LN(W_hh (m h_{t-1})) + b_hh,
+//         or of independent units: w_hh m h_{t-1} + b_hh, unit by unit
 //   new state = the cell's formula of x_t + s_t and the old state; normalised, an LSTM shows
 //               o tanh(norm_c LN(c) + b_c)
 //   state t   = the old state where a unit is kept, else (1 - p) new + p old
@@ -61,6 +62,16 @@ struct RegularisedLayer {
   const T* const b_c = typed(request.b_c);
   const bool blends = request.blends();
   const T share = T(request.zoneout);
+
+  // What the state's sums begin with.
+  const T* shift() const { return kNormalised || kSeesC<Cell> ? nullptr : b_hh; }
+
+  // Of all gates, from unit k on; zeros where none are given.
+  template <class Units, class V>
+  BPPSA_INLINE void peepholes(Units units, int64_t k, V (&p)[Cell::kGates]) const {
+    for (int gate = 0; gate < Cell::kGates; ++gate)
+      p[gate] = b_hh ? units.load(b_hh + gate * H + k) : V{};
+  }
 
   // Of part 0, h, or part 1, c.
   const uint8_t* kept(int part, int64_t t, int64_t b) const {

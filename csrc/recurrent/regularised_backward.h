@@ -29,7 +29,7 @@ struct RegularisedBackward {
   const StepRows<T> grad_x{static_cast<T*>(request.grad_x), request.grad_x_step, GH};
   const MultiplyRows<T> multiply = multiply_rows<T>(H);
 
-  // A worker's sums: of W_hh, transposed, and of what is added up row by row.
+  // A worker's sums: of W_hh, transposed (or of w_hh), and of what is added up row by row.
   struct Sums {
     T *w, *b_hh, *norm_hh, *norm_c, *b_c;
   };
@@ -104,7 +104,9 @@ struct RegularisedBackward {
                to);
           enter(h_before, b + r, e.at(t - lo, 0)[r]);
         }
-        if (layer.enters) {
+        if (request.diagonal) {
+          hand_to_themselves(b, n, to_sums, past, g_h);
+        } else if (layer.enters) {
           multiply(n, GH, H, {to_sums.data, N}, layer.w_hh, {}, g_h);
           for (int64_t r = 0; r < n; ++r)
             for (int64_t k = 0; k < H; ++k)
@@ -113,7 +115,10 @@ struct RegularisedBackward {
           multiply(n, GH, H, {to_sums.data, N}, layer.w_hh, {past.data, H}, g_h);
         }
       }
-      if (request.grad_w_hh)
+      if (request.diagonal)
+        for (int64_t row = 0; row < (hi - lo) * n; ++row)
+          add_products(e.data + row * H, d.data + row * N, to.w);
+      else if (request.grad_w_hh)
         add_transposed_product<T>(hi - lo, n, H, N, {e.data, e.step, e.sample},
                                   {d.data, d.step, d.sample}, to.w);
     }
@@ -121,6 +126,16 @@ struct RegularisedBackward {
       std::memcpy(static_cast<T*>(request.grad_h0) + b * H, g_h.data, n * H * sizeof(T));
     if (request.grad_c0)
       std::memcpy(static_cast<T*>(request.grad_c0) + b * H, g_c.data, n * H * sizeof(T));
+  }
+
+  // g_h = w_hh m d + past, unit by unit.
+  void hand_to_themselves(int64_t b, int64_t n, Rows<T> d, Rows<T> past, Rows<T> g_h) const {
+    for (int64_t r = 0; r < n; ++r)
+      for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
+        V g = units.load(layer.w_hh + k) * units.load(d[r] + k);
+        if (layer.enters) g *= units.load(layer.enters[b + r] + k);
+        units.store(g_h[r] + k, g + units.load(past[r] + k));
+      });
   }
 
   void copy(const T* from, T* to) const {
@@ -176,8 +191,16 @@ struct RegularisedBackward {
         } else {
           output = Math::tanh(units.load(s.row + Saved::kC * H + k));
         }
-        Cell::template pull<Math>(Cell::template factors<Math>(slot, output, before), g, d, past);
+        Cell::template pull<Math>(factors(units, k, slot, output, before), g, d, past);
         units.store(s.g_c + k, past[1] + of_old(units, s.kept[1], k, all_c));
+        if constexpr (kSeesC<Cell>) {
+          const V after = units.load(s.row + Saved::kC * H + k);
+          for (int gate = 0; gate < Cell::kGates; ++gate) {
+            T* const sum = to.b_hh + gate * H + k;
+            const V seen = gate == Cell::kGates - 1 ? after : before;
+            units.store(sum, units.load(sum) + d[gate] * seen);
+          }
+        }
       } else {
         Cell::template pull<Math>(Cell::template factors<Math>(slot, output, before), g, d, past);
       }
@@ -191,8 +214,20 @@ struct RegularisedBackward {
     });
     if constexpr (kNormalised)
       of_sums(s, to);
-    else
+    else if constexpr (!kSeesC<Cell>)
       add(GH, s.to_sums, to.b_hh);
+  }
+
+  template <class Units>
+  BPPSA_INLINE auto factors(Units units, int64_t k, const V (&slot)[Cell::kSlots], V output,
+                            V before) const {
+    if constexpr (kSeesC<Cell>) {
+      V p[Cell::kGates];
+      layer.peepholes(units, k, p);
+      return Cell::template factors<Math>(slot, output, before, p);
+    } else {
+      return Cell::template factors<Math>(slot, output, before);
+    }
   }
 
   // The gradient of what was normalised from that of the result, times the gain.
@@ -205,6 +240,12 @@ struct RegularisedBackward {
   void add(int64_t n, const T* row, T* sum) const {
     for_each_unit<T>(n, [&](auto units, int64_t k) __attribute__((always_inline)) {
       units.store(sum + k, units.load(sum + k) + units.load(row + k));
+    });
+  }
+
+  void add_products(const T* a, const T* b, T* sum) const {
+    for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
+      units.store(sum + k, units.load(sum + k) + units.load(a + k) * units.load(b + k));
     });
   }
 
@@ -264,12 +305,14 @@ struct RegularisedBackward {
     const Sums first = sums(0);
     for (int64_t w = 1; w < workers; ++w)
       for (int64_t i = 0; i < sums_size; ++i) first.w[i] += sums(w).w[i];
-    if (T* const to = static_cast<T*>(request.grad_w_hh))
-      for (int64_t j = 0; j < GH; ++j)
-        for (int64_t i = 0; i < H; ++i) to[j * H + i] = first.w[i * N + j];
     const auto write = [](void* to, const T* from, int64_t n) {
       if (to) std::memcpy(to, from, n * sizeof(T));
     };
+    if (request.diagonal)
+      write(request.grad_w_hh, first.w, H);
+    else if (T* const to = static_cast<T*>(request.grad_w_hh))
+      for (int64_t j = 0; j < GH; ++j)
+        for (int64_t i = 0; i < H; ++i) to[j * H + i] = first.w[i * N + j];
     write(request.grad_b_hh, first.b_hh, GH);
     write(request.grad_norm_hh, first.norm_hh, GH);
     write(request.grad_norm_c, first.norm_c, H);

@@ -21,9 +21,10 @@ struct RegularisedForward {
   const StepRows<T> output{static_cast<T*>(request.output), request.step, H};
   T* const saved = static_cast<T*>(request.saved);
   const MultiplyRows<T> multiply = multiply_rows<T>(GH);
-  const Buffer<T> w_t{H * GH};  // W_hh transposed
+  const Buffer<T> w_t{request.diagonal ? 0 : H * GH};  // W_hh transposed
 
   explicit RegularisedForward(const RegularisedForwardRequest& request) : request(request) {
+    if (request.diagonal) return;
     for (int64_t j = 0; j < GH; ++j)
       for (int64_t i = 0; i < H; ++i) w_t.data[i * GH + j] = layer.w_hh[j * H + i];
   }
@@ -45,11 +46,14 @@ struct RegularisedForward {
       begin(layer.h0.at(b + r, 0), h[r]);
       begin(kHasC ? layer.c0.at(b + r, 0) : nullptr, c[r]);
     }
-    const ConstRows<T> shift{kNormalised ? nullptr : layer.b_hh, 0};
+    const ConstRows<T> shift{layer.shift(), 0};
     for (int64_t t = 0; t < layer.steps; ++t) {
       if (layer.enters) enter(b, n, h, masked);
       const Rows<T> entering = layer.enters ? masked : h;
-      multiply(n, H, GH, {entering.data, H}, w_t.data, shift, sums);
+      if (request.diagonal)
+        hand_to_themselves(n, entering, sums);
+      else
+        multiply(n, H, GH, {entering.data, H}, w_t.data, shift, sums);
       for (int64_t r = 0; r < n; ++r) {
         Sample s{h[r], c[r], sums[r], scratch, x.at(t, b)[r], {}};
         if (saved) s.row = saved + (t * layer.B + b + r) * width;
@@ -72,6 +76,29 @@ struct RegularisedForward {
       for (int64_t k = 0; k < H; ++k) masked[r][k] = h[r][k] * layer.enters[b + r][k];
   }
 
+  void hand_to_themselves(int64_t n, Rows<T> entering, Rows<T> sums) const {
+    const T* const shift = layer.shift();
+    for (int64_t r = 0; r < n; ++r)
+      for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
+        V z = units.load(layer.w_hh + k) * units.load(entering[r] + k);
+        if (shift) z += units.load(shift + k);
+        units.store(sums[r] + k, z);
+      });
+  }
+
+  // All of a cell's formula, with what its gates see of c.
+  template <class Units>
+  BPPSA_INLINE UnitState<V> formula(Units units, int64_t k, V (&slot)[Cell::kSlots],
+                                    const UnitState<V>& before) const {
+    if constexpr (kSeesC<Cell>) {
+      V p[Cell::kGates];
+      layer.peepholes(units, k, p);
+      return Cell::template step<Math>(slot, before, p);
+    } else {
+      return Cell::template step<Math>(slot, before);
+    }
+  }
+
   void step(const Sample& s) const {
     if constexpr (kNormalised) normalise(s);
     T* const shown = kHasC ? s.row + Saved::kC * H : nullptr;
@@ -87,7 +114,7 @@ struct RegularisedForward {
       });
       UnitState<V> before{};
       (kHasC ? before.c : before.h) = units.load((kHasC ? s.c : s.h) + k);
-      const UnitState<V> after = Cell::template step<Math>(slot, before);
+      const UnitState<V> after = formula(units, k, slot, before);
       if constexpr (Cell::kKept) {
         for (int i = 0; i < Cell::kSlots; ++i) units.store(s.row + i * H + k, slot[i]);
       } else {

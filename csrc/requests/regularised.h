@@ -21,10 +21,13 @@ BPPSA_ON_HOST constexpr int64_t regularised_width(int slots, int states, int nor
 struct RegularisedRequest {
   Storage storage;  // f32 or f64
   CellKind cell;
+  bool diagonal;  // of a cell with one gate: units hand their state to themselves alone
   int64_t T, B, H;
   const void *h0, *c0;  // (B, H), or null for zeros
-  const void* w_hh;     // (GH, H)
-  const void* b_hh;     // (GH), or null: added to the state's sums, after their normalisation
+  const void* w_hh;     // (GH, H), or diagonal (H)
+  // (GH), or null: added to the state's sums, after their normalisation; of a cell with peepholes
+  // those of all gates instead.
+  const void* b_hh;
   // Null where sums are not normalised: gains of the state's sums (GH), and of c (H), and what is
   // added to the normalised c (H), or null.
   const void *norm_hh, *norm_c, *b_c;

@@ -30,7 +30,7 @@ CELLS: dict[str, tuple[str, dict[str, float]]] = {
                  "LiGRU")
 } | {
     f"{name}({option}={p})": (name, {option: p})
-    for name in ("GRU", "LSTM")
+    for name in ("GRU", "LSTM", "PeepholeLSTM", "IndRNN")
     for option, p in (("recurrent_dropout", 0.2), ("zoneout", 0.1))
 }  # fmt: skip
 COMPARED = 100  # steps; later on a fresh layer-norm LSTM has made its rounding as large as states

@@ -26,7 +26,7 @@ from bppsa_lightning.ops.regularised import NORMALISED, REGULARISED, _saved_widt
 pytestmark = needs_gxx
 
 # The structs of csrc/requests/regularised.h.
-LAYER = [*storage, ("cell", ctypes.c_int), *numbers("T", "B", "H"),
+LAYER = [*storage, ("cell", ctypes.c_int), ("diagonal", ctypes.c_bool), *numbers("T", "B", "H"),
          *pointers("h0", "c0", "w_hh", "b_hh", "norm_hh", "norm_c", "b_c", "enters", "kept_h",
                    "kept_c"),
          *numbers("kept_step"), ("zoneout", ctypes.c_double),
@@ -56,7 +56,7 @@ def address(t):
 
 def emulate(library, cell, o, zoneout, reverse, incoming, saves=True, **device):
     """Results, and gradients of the operands that there are."""
-    (T, B, GH), H, x = o.x.shape, o.w_hh.shape[1], o.x
+    (T, B, GH), H, x = o.x.shape, o.w_hh.shape[-1], o.x
     has_c, normalised = CELLS[cell].has_c, o.norm_hh is not None
 
     def room(*shape):
@@ -66,7 +66,8 @@ def emulate(library, cell, o, zoneout, reverse, incoming, saves=True, **device):
     output, h_n, c_n, saved = room(T, B, H), room(B, H), room(B, H), room(T, B, width)
     named = ("h0", "c0", "w_hh", "b_hh", "norm_hh", "norm_c", "b_c", "enters")
     layer = {
-        "storage": storage_of(x), "cell": CELL[cell], "T": T, "B": B, "H": H,
+        "storage": storage_of(x), "cell": CELL[cell], "diagonal": o.w_hh.dim() == 1,
+        "T": T, "B": B, "H": H,
         **{name: address(getattr(o, name)) for name in named},
         "kept_h": None if o.kept_h is None else address(o.kept_h[-1 if reverse else 0]),
         "kept_c": None if o.kept_c is None else address(o.kept_c[-1 if reverse else 0]),
@@ -104,14 +105,16 @@ def on_the_cpu(cell, o, zoneout, reverse, incoming):
     return [*results, *torch.autograd.grad(results, given, incoming[: len(results)])]
 
 
-def draw(cell, normalised, T, B, H, noise, dtype):
+def draw(cell, form, T, B, H, noise, dtype):
     GH, has_c = CELLS[cell].gates * H, CELLS[cell].has_c
     normal = torch.randn
     o = Regularised(
         normal(B, T, GH).transpose(0, 1), normal(B, H), normal(B, H) if has_c else None,
         normal(GH, H) / H**0.5, normal(GH),
     )  # fmt: skip
-    if normalised:
+    if form == "independent":
+        o = o._replace(w_hh=normal(H))
+    if form == "normalised":
         o = o._replace(norm_hh=1 + normal(GH) / 4)
         if has_c:
             o = o._replace(norm_c=1 + normal(H) / 4, b_c=normal(H))
@@ -124,15 +127,17 @@ def draw(cell, normalised, T, B, H, noise, dtype):
 
 
 @pytest.mark.parametrize(
-    ("cell", "normalised"),
-    [(c, False) for c in REGULARISED] + [(c, True) for c in NORMALISED],
+    ("cell", "form"),
+    [(c, "plain") for c in REGULARISED]
+    + [(c, "normalised") for c in NORMALISED]
+    + [("rnn_tanh", "independent"), ("rnn_relu", "independent")],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("T, B, H, noise", [(1, 1, 3, False), (7, 2, 5, True), (4, 3, 40, True),
                                             (3, 1, 300, False)])  # fmt: skip
-def test_emulated_layer_equals_the_cpu_kernel(library, cell, normalised, T, B, H, noise, dtype):
+def test_emulated_layer_equals_the_cpu_kernel(library, cell, form, T, B, H, noise, dtype):
     torch.manual_seed(T)
-    o = draw(cell, normalised, T, B, H, noise, dtype)
+    o = draw(cell, form, T, B, H, noise, dtype)
     incoming = [torch.randn(s).to(dtype) for s in ((T, B, H), (B, H), (B, H))]
     for reverse, zoneout in ((False, 0.0), (True, 0.2)):
         wanted = on_the_cpu(cell, o, zoneout, reverse, incoming)
@@ -144,7 +149,7 @@ def test_emulated_layer_equals_the_cpu_kernel(library, cell, normalised, T, B, H
 
 def test_nothing_is_saved_where_no_backward_follows(library):
     torch.manual_seed(0)
-    o = draw("lstm", True, 5, 2, 4, True, torch.float64)
+    o = draw("lstm", "normalised", 5, 2, 4, True, torch.float64)
     with torch.no_grad():
         wanted = regularised("lstm", o)
     found = emulate(library, "lstm", o, 0.0, False, None, saves=False)
@@ -154,7 +159,7 @@ def test_nothing_is_saved_where_no_backward_follows(library):
 
 def test_results_do_not_depend_on_the_order_of_threads(library):
     torch.manual_seed(0)
-    o = draw("gru", True, 6, 2, 33, True, torch.float32)
+    o = draw("gru", "normalised", 6, 2, 33, True, torch.float32)
     incoming = [torch.randn(s) for s in ((6, 2, 33), (2, 33), (2, 33))]
     first, second = (emulate(library, "gru", o, 0.1, False, incoming, seed=n) for n in (1, 2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

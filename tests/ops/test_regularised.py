@@ -17,12 +17,13 @@ from bppsa_lightning.ops._regularised_plain import walk
 from bppsa_lightning.ops.regularised import _NUMBERS_OF_UNIT, NORMALISED, REGULARISED
 
 ROOT = Path(__file__).parents[2]
-KINDS = [(cell, False) for cell in REGULARISED] + [(cell, True) for cell in NORMALISED]
-kinds = pytest.mark.parametrize(("cell", "normalised"), KINDS)
+KINDS = [(cell, "plain") for cell in REGULARISED] + [(c, "normalised") for c in NORMALISED]
+KINDS += [("rnn_tanh", "independent"), ("rnn_relu", "independent")]  # units
+kinds = pytest.mark.parametrize(("cell", "form"), KINDS)
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-11}
 
 
-def draw(cell, normalised, T, B, H, seed=0, noise=True, dtype=torch.float64, few=False):
+def draw(cell, form, T, B, H, seed=0, noise=True, dtype=torch.float64, few=False):
     """Random operands; with `few`, none that may be missing."""
     g = torch.Generator().manual_seed(seed)
     GH, has_c = CELLS[cell].gates * H, CELLS[cell].has_c
@@ -40,7 +41,9 @@ def draw(cell, normalised, T, B, H, seed=0, noise=True, dtype=torch.float64, few
         enters=(normal(B, H) > -1).to(dtype) * 1.5, kept_h=mask(0.2),
         kept_c=mask(0.2) if has_c else None,
     )  # fmt: skip
-    if not normalised:
+    if form == "independent":
+        found = found._replace(w_hh=normal(H))
+    if form != "normalised":
         found = found._replace(norm_hh=None, norm_c=None, b_c=None)
     if not noise:
         found = found._replace(enters=None, kept_h=None, kept_c=None)
@@ -75,12 +78,12 @@ def both(cell, operands, truth=None, **settings):
 
 @kinds
 @pytest.mark.parametrize("seed", range(12))
-def test_random_layers_are_those_of_plain_torch(cell, normalised, seed):
+def test_random_layers_are_those_of_plain_torch(cell, form, seed):
     r = random.Random(seed)
     T, B, H = r.choice([1, 2, 7, 40]), r.choice([1, 2, 5, 70]), r.choice([1, 3, 8, 17, 37])
-    if normalised:
+    if form == "normalised":
         H = max(H, 3)  # of one number, or two, LN is a sign
-    operands = draw(cell, normalised, T, B, H, seed, r.random() < 0.7, few=r.random() < 0.3)
+    operands = draw(cell, form, T, B, H, seed, r.random() < 0.7, few=r.random() < 0.3)
     chosen = r.choice([(0, 1, 2), (0,), (1,), (1, 2)])
     settings = {"zoneout": r.choice([0.0, 0.3]), "reverse": r.random() < 0.5, "chosen": chosen}
     for ours, plain in zip(*both(cell, operands, **settings), strict=True):
@@ -90,9 +93,9 @@ def test_random_layers_are_those_of_plain_torch(cell, normalised, seed):
 @kinds
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
-def test_on_cuda_layers_are_those_of_the_cpu(cell, normalised):
+def test_on_cuda_layers_are_those_of_the_cpu(cell, form):
     for seed, (T, B, H) in enumerate([(1, 1, 3), (40, 5, 37), (3, 9, 300)]):
-        operands = draw(cell, normalised, T, B, H, seed, noise=seed != 1)
+        operands = draw(cell, form, T, B, H, seed, noise=seed != 1)
         there = Regularised(*(None if t is None else t.cuda() for t in operands))
         for reverse in (False, True):
             settings = {"zoneout": 0.2, "reverse": reverse}
@@ -103,10 +106,10 @@ def test_on_cuda_layers_are_those_of_the_cpu(cell, normalised):
 
 
 @kinds
-def test_float32_is_as_close_as_plain_torch_in_float32(cell, normalised):
+def test_float32_is_as_close_as_plain_torch_in_float32(cell, form):
     errors = []
     for seed in range(6):
-        narrow = draw(cell, normalised, 30, 3, 20, seed, dtype=torch.float32)
+        narrow = draw(cell, form, 30, 3, 20, seed, dtype=torch.float32)
         wide = Regularised(
             *(t.double() if t is not None and t.is_floating_point() else t for t in narrow)
         )
@@ -120,13 +123,14 @@ def test_float32_is_as_close_as_plain_torch_in_float32(cell, normalised):
 
 
 @kinds
-def test_threads_and_layouts_change_nothing(cell, normalised):
-    operands = draw(cell, normalised, 40, 70, 24)
+def test_threads_and_layouts_change_nothing(cell, form):
+    operands = draw(cell, form, 40, 70, 24)
     features = operands.x.shape[2]
     wide = operands._replace(x=torch.zeros(70, 40, features + 3, dtype=torch.float64))
     wide.x[..., 1 : features + 1] = operands.x.transpose(0, 1)
     wide = wide._replace(
-        x=wide.x[..., 1 : features + 1].transpose(0, 1), w_hh=operands.w_hh.t().contiguous().t()
+        x=wide.x[..., 1 : features + 1].transpose(0, 1),
+        w_hh=operands.w_hh.movedim(0, -1).contiguous().movedim(-1, 0),
     )
     before = torch.get_num_threads()
     try:
@@ -141,8 +145,8 @@ def test_threads_and_layouts_change_nothing(cell, normalised):
 
 
 @kinds
-def test_second_derivatives(cell, normalised):
-    operands = draw(cell, normalised, 3, 2, 3)
+def test_second_derivatives(cell, form):
+    operands = draw(cell, form, 3, 2, 3)
     leaves = [t.requires_grad_() for t in operands[:8] if t is not None]
     names = [n for n, t in zip(operands._fields[:8], operands, strict=False) if t is not None]
 
@@ -153,8 +157,8 @@ def test_second_derivatives(cell, normalised):
 
 
 @kinds
-def test_operators_pass_opcheck(cell, normalised):
-    operands = draw(cell, normalised, 4, 2, 3)
+def test_operators_pass_opcheck(cell, form):
+    operands = draw(cell, form, 4, 2, 3)
     leaves = [t.requires_grad_() if t is not None and t.is_floating_point() else t
               for t in operands]  # fmt: skip
     leaves[8].requires_grad_(False)
@@ -175,21 +179,21 @@ def test_operators_pass_opcheck(cell, normalised):
 
 
 @kinds
-def test_compiled_whole(cell, normalised):
+def test_compiled_whole(cell, form):
     def layer(o, p, r):
         return regularised(cell, o, p, r)
 
     torch._dynamo.reset()
     compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
     for T, B in ((5, 2), (9, 3)):
-        operands = draw(cell, normalised, T, B, 4)
+        operands = draw(cell, form, T, B, 4)
         for a, b in zip(*(gradients(f, operands) for f in (compiled, layer)), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 @kinds
-def test_an_empty_batch_and_a_silent_result(cell, normalised):
-    operands = draw(cell, normalised, 3, 0, 4)
+def test_an_empty_batch_and_a_silent_result(cell, form):
+    operands = draw(cell, form, 3, 0, 4)
     found = gradients(lambda o, p, r: regularised(cell, o, p, r), operands)
     assert found[0].shape == (3, 0, 4)
     assert all(g.eq(0).all() for g in found)
@@ -198,8 +202,8 @@ def test_an_empty_batch_and_a_silent_result(cell, normalised):
 
 
 @kinds
-def test_transforms_are_those_of_plain_torch(cell, normalised):
-    operands = draw(cell, normalised, 4, 2, 3)
+def test_transforms_are_those_of_plain_torch(cell, form):
+    operands = draw(cell, form, 4, 2, 3)
     xs = torch.randn(3, *operands.x.shape, dtype=torch.float64)
 
     def loss(x, w_hh):
@@ -213,7 +217,7 @@ def test_transforms_are_those_of_plain_torch(cell, normalised):
 
 
 def test_states_that_overflow_are_infinite_as_those_of_plain_torch():
-    operands = draw("rnn_relu", False, 12, 2, 5, dtype=torch.float32)
+    operands = draw("rnn_relu", "plain", 12, 2, 5, dtype=torch.float32)
     operands = operands._replace(
         x=operands.x.abs(),
         h0=operands.h0.abs(),
@@ -228,7 +232,7 @@ def test_states_that_overflow_are_infinite_as_those_of_plain_torch():
 
 
 def test_what_is_frozen_has_no_gradient():
-    operands = draw("lstm", True, 3, 2, 4)
+    operands = draw("lstm", "normalised", 3, 2, 4)
     operands.w_hh.requires_grad_()
     output, *_ = regularised("lstm", operands)
     output.sum().backward()
@@ -239,6 +243,7 @@ def test_what_is_frozen_has_no_gradient():
     ("cell", "change", "words"),
     [
         ("peephole", {}, "cell: found 'peephole', wanted one of 'gru', 'lstm'"),
+        ("gru", {"w_hh": torch.zeros(3).double()}, r"w_hh: found shape \(3,\), wanted \(9, 3\)"),
         ("ligru", {"norm_hh": torch.ones(6)}, "cell: found 'ligru', wanted one of 'gru', 'lstm'"),
         ("lstm", {"x": torch.zeros(2, 2, 13).double()}, r"x: found shape \(2, 2, 13\), wanted"),
         ("lstm", {"h0": torch.zeros(3, 3).double()}, r"h0: found shape \(3, 3\), wanted \(2, 3\)"),
@@ -250,9 +255,9 @@ def test_what_is_frozen_has_no_gradient():
 )
 def test_errors_name_the_argument(cell, change, words):
     known = cell if cell in NORMALISED else "gru"
-    operands = draw(known, True, 2, 2, 3)._replace(**change)
+    operands = draw(known, "normalised", 2, 2, 3)._replace(**change)
     if cell == "ligru":
-        operands = draw("ligru", False, 2, 2, 3)._replace(**change)
+        operands = draw("ligru", "plain", 2, 2, 3)._replace(**change)
     with pytest.raises((TypeError, ValueError), match=words):
         regularised(cell, operands)
 
@@ -268,4 +273,4 @@ def test_a_block_of_a_gpu_holds_a_samples_state():
 
 def test_zoneout_is_a_share():
     with pytest.raises(ValueError, match="zoneout: found 1.5, wanted"):
-        regularised("gru", draw("gru", False, 2, 2, 3), 1.5)
+        regularised("gru", draw("gru", "plain", 2, 2, 3), 1.5)

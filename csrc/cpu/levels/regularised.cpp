@@ -15,7 +15,6 @@ struct Kind {
   static constexpr bool kNormalised = kNormalised_;
 };
 
-// The operator has refused all others.
 template <class Body>
 void with_kind(const RegularisedRequest& request, const Body& body) {
   with_real(request.storage, [&](auto real) {
@@ -25,6 +24,8 @@ void with_kind(const RegularisedRequest& request, const Body& body) {
       normalised ? body(Kind<Lstm, true, T>{}) : body(Kind<Lstm, false, T>{});
     else if (request.cell == CellKind::gru)
       normalised ? body(Kind<Gru, true, T>{}) : body(Kind<Gru, false, T>{});
+    else if (request.cell == CellKind::peephole)
+      body(Kind<Peephole, false, T>{});
     else if (request.cell == CellKind::ligru)
       body(Kind<LiGru, false, T>{});
     else if (request.cell == CellKind::rnn_relu)

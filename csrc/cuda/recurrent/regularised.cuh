@@ -20,6 +20,8 @@ void with_regularised(const RegularisedRequest& request, const Run& run) {
       normalised ? run(Lstm{}, std::true_type{}, Real{}) : run(Lstm{}, std::false_type{}, Real{});
     else if (request.cell == CellKind::gru)
       normalised ? run(Gru{}, std::true_type{}, Real{}) : run(Gru{}, std::false_type{}, Real{});
+    else if (request.cell == CellKind::peephole)
+      run(Peephole{}, std::false_type{}, Real{});
     else if (request.cell == CellKind::ligru)
       run(LiGru{}, std::false_type{}, Real{});
     else if (request.cell == CellKind::rnn_relu)

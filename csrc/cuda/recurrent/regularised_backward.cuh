@@ -6,8 +6,9 @@
 
 namespace bppsa::cuda {
 
-// Sums over a sample's steps, in rows of `width` numbers: of b_hh and norm_hh (GH each), of norm_c
-// and b_c (H each).
+// Sums over a sample's steps, in rows of `width` numbers: of b_hh and norm_hh (GH each; of
+// independent units, which are not normalised, w_hh in norm_hh's place), of norm_c and b_c (H
+// each).
 template <typename Real>
 struct RegularisedSums {
   Real* data;
@@ -103,8 +104,16 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
             output = tanh_of(row[Saved::kC * H + k]);
           }
         }
-        Cell::template pull<typename View::Math>(
-            Cell::template factors<typename View::Math>(slot, output, before), g, of_sums, past);
+        const auto factors = [&] {
+          if constexpr (kSeesC<Cell>) {
+            Real p[Cell::kGates];
+            view.peepholes(k, p);
+            return Cell::template factors<typename View::Math>(slot, output, before, p);
+          } else {
+            return Cell::template factors<typename View::Math>(slot, output, before);
+          }
+        };
+        Cell::template pull<typename View::Math>(factors(), g, of_sums, past);
         if constexpr (View::kHasC) g_c[k] = past[1] + old_c;
         if constexpr (View::kHasC && kNormalised)
           of_sums[Cell::kRows - 1] = d[(Cell::kGates - 1) * H + k];
@@ -115,7 +124,11 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
         for (int i = 0; i < Cell::kGates; ++i) {
           to_x[Cell::input_gate(i) * H] = of_sums[i];
           d[i * H + k] = of_sums[Cell::kFirstRecurrentRow + i];
-          sum_b[i * H + k] += d[i * H + k];
+          if constexpr (kSeesC<Cell>)
+            sum_b[i * H + k] +=
+                d[i * H + k] * (i == Cell::kGates - 1 ? row[Saved::kC * H + k] : before);
+          else
+            sum_b[i * H + k] += d[i * H + k];
         }
       });
       __syncthreads();
@@ -143,8 +156,11 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
       each_of_block(GH, [&](int64_t j) { d_all[place * GH + j] = d[j]; });
       each_of_block(H, [&](int64_t k) {
         const Real mask = request.enters ? view.in(request.enters)[b * H + k] : Real(1);
-        e_all[place * H + k] = h_before(k) * mask;
-        g_h[k] = dot_column(d, view.in(request.w_hh) + k, H, GH) * mask + past_h[k];
+        const Real* const w = view.in(request.w_hh) + k;
+        const Real entering = h_before(k) * mask;
+        e_all[place * H + k] = entering;
+        if (request.diagonal) sum_norm[k] += d[k] * entering;
+        g_h[k] = (request.diagonal ? d[k] * *w : dot_column(d, w, H, GH)) * mask + past_h[k];
       });
       __syncthreads();
     }
@@ -176,7 +192,7 @@ void regularised_backward(const RegularisedBackwardRequest& request, Launcher& l
   sums.data = launch.template allocate<Real>(request.B * sums.width());
   launch("regularised backward", regularised_backward_kernel<Cell, kNormalised, Real>, request.B,
          regularised_threads(GH), (kMostWarps + 5 * H + GH) * sizeof(Real), request, d, e, sums);
-  if (Real* const to = static_cast<Real*>(request.grad_w_hh))
+  if (Real* const to = static_cast<Real*>(request.diagonal ? nullptr : request.grad_w_hh))
     gemm(along_columns<Real>(d, GH), along_columns<Real>(e, H), GH, H, rows, to, launch);
   const auto add = [&](void* to, int64_t first, int64_t count) {
     if (to)
@@ -184,7 +200,7 @@ void regularised_backward(const RegularisedBackwardRequest& request, Launcher& l
                      request.B, sums.width(), count, static_cast<Real*>(to));
   };
   add(request.grad_b_hh, 0, GH);
-  add(request.grad_norm_hh, GH, GH);
+  add(request.diagonal ? request.grad_w_hh : request.grad_norm_hh, GH, GH);
   add(request.grad_norm_c, 2 * GH, H);
   add(request.grad_b_c, 2 * GH + H, H);
 }

@@ -6,7 +6,7 @@
 
 namespace bppsa::cuda {
 
-/// w_t: W_hh transposed, (H, GH).
+/// w_t: W_hh transposed, (H, GH); of independent units w_hh (H).
 template <class Cell, bool kNormalised, typename Real>
 __global__ void __launch_bounds__(kMostWarps* kWarp)
     regularised_forward_kernel(RegularisedForwardRequest request, const Real* w_t, Real* unsaved) {
@@ -31,8 +31,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
                             ? static_cast<Real*>(request.saved) + (t * request.B + b) * width
                             : unsaved + b * width;
       each_of_block(GH, [&](int64_t j) {
-        sums[j] = dot_column(entering, w_t + j, GH, H);
-        if (!kNormalised) sums[j] += view.number(request.b_hh, j);
+        sums[j] = request.diagonal ? entering[j] * w_t[j] : dot_column(entering, w_t + j, GH, H);
+        if (!kNormalised && !kSeesC<Cell>) sums[j] += view.number(request.b_hh, j);
       });
       __syncthreads();
       if constexpr (kNormalised) {
@@ -78,7 +78,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
         }
         UnitState<Real> before{};
         (View::kHasC ? before.c : before.h) = View::kHasC ? c[k] : h[k];
-        const UnitState<Real> after = Cell::template step<typename View::Math>(slot, before);
+        UnitState<Real> after;
+        if constexpr (kSeesC<Cell>) {
+          Real p[Cell::kGates];
+          view.peepholes(k, p);
+          after = Cell::template step<typename View::Math>(slot, before, p);
+        } else {
+          after = Cell::template step<typename View::Math>(slot, before);
+        }
         if constexpr (Cell::kKept) {
 #pragma unroll
           for (int i = 0; i < Cell::kSlots; ++i) row[i * H + k] = slot[i];
@@ -125,9 +132,12 @@ template <class Cell, bool kNormalised, typename Real>
 void regularised_forward(const RegularisedForwardRequest& request, Launcher& launch) {
   using Saved = SavedRow<Cell, kNormalised>;
   const int64_t H = request.H, GH = Cell::kGates * H;
-  Real* const w_t = launch.template allocate<Real>(GH * H);
-  launch_threads(launch, "transpose", transpose_kernel<Real>, GH * H,
-                 static_cast<const Real*>(request.w_hh), GH, H, w_t);
+  const Real* w_t = static_cast<const Real*>(request.w_hh);
+  if (!request.diagonal) {
+    Real* const transposed = launch.template allocate<Real>(GH * H);
+    launch_threads(launch, "transpose", transpose_kernel<Real>, GH * H, w_t, GH, H, transposed);
+    w_t = transposed;
+  }
   Real* const unsaved =
       request.saved ? nullptr : launch.template allocate<Real>(request.B * Saved::width(H));
   launch("regularised forward", regularised_forward_kernel<Cell, kNormalised, Real>, request.B,

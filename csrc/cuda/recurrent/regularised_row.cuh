@@ -78,6 +78,11 @@ struct RegularisedView {
   BPPSA_DEVICE Real number(const void* data, int64_t i) const {
     return data ? in(data)[i] : Real(0);
   }
+  // Of all gates of a unit; zeros where none are given.
+  BPPSA_DEVICE void peepholes(int64_t k, Real (&p)[Cell::kGates]) const {
+#pragma unroll
+    for (int gate = 0; gate < Cell::kGates; ++gate) p[gate] = number(request.b_hh, gate * H + k);
+  }
   BPPSA_DEVICE bool kept(const uint8_t* all, int64_t t, int64_t b, int64_t k) const {
     return all && all[t * request.kept_step + b * H + k];
   }
