@@ -25,11 +25,13 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if {name_of(item), function_of(item)} & {*SLOW}:
             item.add_marker("slow")
-        if not (item.get_closest_marker("gpu") or item.get_closest_marker("slow")):
+        if not item.get_closest_marker("gpu"):
             functions[item.path, item.originalname].append(item)
     for cases in functions.values():
-        quick = cases[:1] if function_of(cases[0]) in ONE_IS_QUICK else quick_cases(cases)
+        fast = [case for case in cases if not case.get_closest_marker("slow")] or cases
+        quick = fast[:1] if function_of(fast[0]) in ONE_IS_QUICK else quick_cases(fast)
         for item in {*cases} - {*quick}:
+            item.add_marker("another_case")
             item.add_marker("slow")
     order = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: order.get(name_of(item), len(order)))
