@@ -3,10 +3,11 @@
     python -m experiments.compare bitstream_rnn [arguments of its `fit`]
     python -m experiments.compare pruned_vgg11
 
-Each run is a process of its own. Writes runs/<experiment>/{bppsa,stock}/ (logs, checkpoints),
-runs/<experiment>/curve.png (loss over steps: the curves should coincide; loss over wall-clock
+Each run is a process of its own. Writes runs/<name>/{bppsa,stock}/ (logs, checkpoints),
+runs/<name>/curve.png (loss over steps: the curves should coincide; loss over wall-clock
 time) and summary.json, and prints a table. `--record` keeps picture, summary and
-curves in experiments/records/ too; `--resume` goes on with runs that were interrupted.
+curves in experiments/records/ too; `--resume` goes on with runs that were interrupted. The name is
+the experiment's; another schedule takes another one (`--name`).
 
 VGG-11 is pruned in both: by `SparseJacobianPruning` under strategy "bppsa", and by Lightning's
 `ModelPruning` under its own strategy.
@@ -57,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("experiment", choices=runs.experiments())
+    parser.add_argument("--name", help="of folder and record (default: the experiment's)")
     runs.add_stock_steps_argument(parser)
     runs.add_resume_argument(parser)
     recording.add_record_argument(parser)
@@ -65,7 +67,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> None:
     asked, fit_arguments = parser().parse_known_args(arguments)
-    experiment, folder = asked.experiment, Path("runs") / asked.experiment
+    experiment, name = asked.experiment, asked.name or asked.experiment
+    if name != Path(name).name:
+        parser().error(f"--name: found {name!r}, wanted a file's name")
+    folder = Path("runs") / name
     how = PRUNED if experiment == "pruned_vgg11" else CURVES
     if how is PRUNED and asked.stock_steps is not None:
         parser().error("--stock-steps: pruned_vgg11 compares whole trainings")
@@ -73,14 +78,14 @@ def main(arguments: list[str] | None = None) -> None:
         experiment, folder, fit_arguments, asked.stock_steps, how.stock_arguments, asked.resume
     )
     found = how.summarise(logs)
-    results = {"experiment": experiment, "arguments": fit_arguments, **found}
+    results = {"experiment": experiment, "name": name, "arguments": fit_arguments, **found}
     record = recording.write(folder / "summary.json", results)
     curves = summary.curves(logs)
     how.draw(curves, record, folder / "curve.png")
     if asked.record:
-        recording.write(recording.RECORDS / f"{experiment}.json", results)
-        recording.write(recording.RECORDS / f"{experiment}_curves.json", {"curves": curves})
-        how.draw(curves, record, recording.RECORDS / f"{experiment}.png")
+        recording.write(recording.RECORDS / f"{name}.json", results)
+        recording.write(recording.RECORDS / f"{name}_curves.json", {"curves": curves})
+        how.draw(curves, record, recording.RECORDS / f"{name}.png")
     print(how.table(found))
     print(f"\ncurves: {folder / 'curve.png'}   summary: {folder / 'summary.json'}")
 

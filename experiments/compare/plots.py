@@ -19,7 +19,7 @@ def training(curves: Curves, summary: dict[str, Any], path: Path) -> None:
     by_time.set(xlabel="seconds of training", title=in_words(ratio))
     if not 1 / 20 < ratio < 20:
         by_time.set_xscale("log")
-    _finish(figure, path, summary, summary["experiment"])
+    _finish(figure, path, summary, summary.get("name", summary["experiment"]))
 
 
 def pruned(curves: Curves, summary: dict[str, Any], path: Path) -> None:

@@ -23,6 +23,7 @@ from experiments.paper.sections import (
 
 SECTIONS = (
     bitstream_rnn.SECTION,
+    bitstream_rnn.SHORT,
     sweep.RNN,
     sweep.GRU,
     gpu_sweep.SECTION,
