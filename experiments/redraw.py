@@ -64,7 +64,9 @@ OF_RECORDS: dict[str, Callable[[dict, Path], None]] = {
 # From a record and the curves beside it.
 OF_CURVES: dict[str, Callable[..., None]] = {
     "bitstream_rnn": plots.training,
+    "bitstream_rnn_80_epochs": plots.training,
     "irmas_gru": irmas_curves.draw,
+    "irmas_gru_whole": irmas_curves.draw,
     "lenet5": plots.training,
     "pruned_vgg11": plots.pruned,
 }

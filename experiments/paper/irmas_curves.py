@@ -7,7 +7,7 @@
 
 Each size is trained as `experiments.compare irmas_gru` does, into runs/irmas_curves/<features>
 <batch>; then the network that was trained by scan is tested on the excerpts set aside. Writes
-irmas_gru.json, a row for each size, and irmas_gru.png. T frames, F features.
+irmas_gru.json (or of another `--name`), a row for each size, and a picture. T frames, F features.
 """
 
 import argparse
@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--add", action="store_true", help="keep the rows of other sizes, from earlier runs"
     )
+    parser.add_argument("--name", default=NAME, help=f"of the record (default: {NAME})")
     runs.add_stock_steps_argument(parser)
     runs.add_resume_argument(parser)
     recording.add_record_argument(parser)
@@ -49,8 +50,8 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     asked, fit_arguments = parser().parse_known_args(arguments)
     folder = recording.folder(asked.record)
-    path = folder / f"{NAME}.json"
-    rows = recording.read(NAME, folder)["rows"] if asked.add and path.is_file() else []
+    path = folder / f"{asked.name}.json"
+    rows = recording.read(asked.name, folder)["rows"] if asked.add and path.is_file() else []
     for batch in asked.batches:
         for features in asked.features:
             print(f"=== features {features}, {batch} excerpts a batch", flush=True)
@@ -62,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
             # After each size: a run that is stopped is continued with --add.
             record = recording.write(path, {"experiment": NAME, "rows": rows})
     curves = [summary.curves(logs_of(row["features"], row["B"])) for row in rows]
-    recording.write(path.with_name(f"{NAME}_curves.json"), {"curves": curves})
+    recording.write(path.with_name(f"{asked.name}_curves.json"), {"curves": curves})
     draw(curves, record, path.with_suffix(".png"))
     print(f"{table(rows)}\n\nrecord: {path}, .png")
 

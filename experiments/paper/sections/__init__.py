@@ -28,6 +28,7 @@ SECTIONS = (
     sweep.GRU,
     gpu_sweep.SECTION,
     irmas_gru.SECTION,
+    irmas_gru.SHORT,
     gru_breakdown.SECTION,
     lenet5.SECTION,
     table1.SECTION,
