@@ -28,10 +28,10 @@ def pytest_collection_modifyitems(items):
         if not item.get_closest_marker("gpu"):
             functions[item.path, item.originalname].append(item)
     for cases in functions.values():
-        fast = [case for case in cases if not case.get_closest_marker("slow")] or cases
-        quick = fast[:1] if function_of(fast[0]) in ONE_IS_QUICK else quick_cases(fast)
-        for item in {*cases} - {*quick}:
+        for item in {*cases} - {*covering_cases(cases)}:
             item.add_marker("another_case")
+        fast = [case for case in cases if not case.get_closest_marker("slow")]
+        for item in {*fast} - {*quick_cases(fast)}:
             item.add_marker("slow")
     order = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: order.get(name_of(item), len(order)))
@@ -46,7 +46,14 @@ def function_of(item):
 
 
 def quick_cases(cases):
-    """At most CASES cases of a parametrised test, in which most values of its parameters occur."""
+    """At most CASES of a parametrised test; of one whose cases are not quick a single one."""
+    if not cases or not hasattr(cases[0], "callspec"):
+        return cases
+    return cases[:1] if function_of(cases[0]) in ONE_IS_QUICK else covering_cases(cases)[:CASES]
+
+
+def covering_cases(cases):
+    """Cases of a parametrised test in which each parameter has each of its values."""
     if not hasattr(cases[0], "callspec"):
         return cases
     values = {
@@ -54,7 +61,7 @@ def quick_cases(cases):
     }
     left = set().union(*values.values())
     chosen = []
-    while left and len(chosen) < CASES:
+    while left:
         chosen.append(max(values, key=lambda case: len(values[case] & left)))
         left -= values[chosen[-1]]
     return chosen

@@ -58,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("experiment", choices=runs.experiments())
-    parser.add_argument("--name", help="of folder and record (default: the experiment's)")
+    runs.add_name_argument(parser, "the experiment's")
     runs.add_stock_steps_argument(parser)
     runs.add_resume_argument(parser)
     recording.add_record_argument(parser)
@@ -68,8 +68,6 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> None:
     asked, fit_arguments = parser().parse_known_args(arguments)
     experiment, name = asked.experiment, asked.name or asked.experiment
-    if name != Path(name).name:
-        parser().error(f"--name: found {name!r}, wanted a file's name")
     folder = Path("runs") / name
     how = PRUNED if experiment == "pruned_vgg11" else CURVES
     if how is PRUNED and asked.stock_steps is not None:

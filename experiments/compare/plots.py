@@ -47,6 +47,7 @@ def losses(by_step: Any, by_time: Any, curves: Curves) -> None:
 def _panels() -> tuple[Any, Any]:
     figure, axes = recording.pyplot().subplots(1, 2, figsize=(10, 4), sharey=True, layout="tight")
     axes[0].set(xlabel="step", ylabel="training loss (running mean)")
+    axes[0].locator_params(axis="x", nbins=6)  # or long numbers touch
     return figure, axes
 
 

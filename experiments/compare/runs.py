@@ -8,11 +8,15 @@ import csv
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
-from experiments.compare.summary import RUNS, Log
+from experiments.compare.summary import RUNS, Log, Series
 
 LOSS, CLOCK = "train/loss", "seconds/elapsed"
+# Between two rows, of which the longer ones are stops: no validation of ours takes as long.
+STOP_SECONDS, STOP_ROWS = 30.0, 50.0
 TRAIN = Path(__file__).parents[1] / "train"
 STRATEGY = {"bppsa": None, "stock": "auto"}  # --trainer.strategy, if not the YAML's
 
@@ -24,6 +28,21 @@ def add_stock_steps_argument(parser: argparse.ArgumentParser) -> None:
         help="train stock PyTorch for the first N steps alone: the curves are compared over these, "
         "and it has no accuracy (default: the whole training)",
     )  # fmt: skip
+
+
+def add_name_argument(parser: argparse.ArgumentParser, default: str) -> None:
+    """Adds `--name`, of the folder in runs/ and of the record."""
+    parser.add_argument(
+        "--name", type=file_name,
+        help=f"of its folder in runs/ and of its record, for another schedule (default: {default})",
+    )  # fmt: skip
+
+
+def file_name(text: str) -> str:
+    """The text, if a file may have it as its name and stay in its folder."""
+    if not text or text != Path(text).name or text == "..":
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted the name of a file")
+    return text
 
 
 def add_resume_argument(parser: argparse.ArgumentParser) -> None:
@@ -114,8 +133,9 @@ def read_training(folder: Path) -> Log:
     """The metrics of a training in `folder`, whose parts are versions: it may have been resumed.
 
     A part holds from its first step on, whatever earlier ones went on to. Its clock starts where
-    the last step that is kept of the part before was. The logger writes a hundred steps at a time:
-    after a kill up to so many have no rows.
+    the last step that is kept of the part before was, and stood while the process was stopped
+    (`without_stops`). The logger writes a hundred steps at a time: after a kill up to so many have
+    no rows.
     """
     whole: Log = {}
     for part in map(read_csv, versions(folder)):
@@ -125,12 +145,27 @@ def read_training(folder: Path) -> Log:
         for name, series in whole.items():
             whole[name] = [(step, value) for step, value in series if step < first]
         before = whole[CLOCK][-1][1] if whole.get(CLOCK) else 0.0
-        part[CLOCK] = [(step, before + seconds) for step, seconds in part[CLOCK]]
+        part[CLOCK] = [(step, before + seconds) for step, seconds in without_stops(part[CLOCK])]
         for name, series in part.items():
             whole.setdefault(name, []).extend(series)
     if not whole:
         raise FileNotFoundError(f"{folder}: found no metrics of a training, wanted {LOSS} in csv/")
     return whole
+
+
+def without_stops(clock: Series) -> Series:
+    """A clock that stood while the process did: stopped by a signal, or with its machine asleep.
+
+    From one row to the next no time passes if more than STOP_SECONDS did, and STOP_ROWS times the
+    usual.
+    """
+    passed = [now - then for (_, then), (_, now) in pairwise(clock)]
+    usual = median(passed) if passed else 0.0
+    stopped, found = 0.0, clock[:1]
+    for (step, seconds), interval in zip(clock[1:], passed, strict=True):
+        stopped += interval if interval > max(STOP_SECONDS, STOP_ROWS * usual) else 0.0
+        found.append((step, seconds - stopped))
+    return found
 
 
 def read_csv(path: Path) -> Log:

@@ -63,16 +63,16 @@ def running_mean(series: list[float], window: int = 15) -> list[float]:
     return [mean(series[max(0, i - window + 1) : i + 1]) for i in range(len(series))]
 
 
-def curves(logs: dict[str, Log]) -> Curves:
+def curves(logs: dict[str, Log], points: int = CURVE_POINTS) -> Curves:
     """{run: {"step", "seconds", "loss"}} of equally long lists: what a picture of both runs needs.
 
-    Losses are running means, of steps as far apart as leaves CURVE_POINTS at most; seconds are
+    Losses are running means, of steps as far apart as leaves so many `points` at most; seconds are
     those since the start of the training.
     """
     found: Curves = {}
     for name, log in logs.items():
         losses = log["train/loss"]
-        every = max(1, -(-len(losses) // CURVE_POINTS))
+        every = max(1, -(-len(losses) // points))
         found[name] = {
             "step": [step for step, _ in losses[::every]],
             "seconds": [float(f"{s:.6g}") for s in values(log["seconds/elapsed"])[::every]],

@@ -5,9 +5,9 @@
     python -m experiments.paper.irmas_curves --stock-steps 1000   # of stock, the beginning: 10 min
     python -m experiments.paper.irmas_curves --data.per_class 30  # any argument of `fit`
 
-Each size is trained as `experiments.compare irmas_gru` does, into runs/irmas_curves/<features>
-<batch>; then the network that was trained by scan is tested on the excerpts set aside. Writes
-irmas_gru.json (or of another `--name`), a row for each size, and a picture. T frames, F features.
+Each size is trained as `experiments.compare irmas_gru` does, into runs/irmas_curves/<name>/; then
+the network that was trained by scan is tested on the excerpts set aside. Writes <name>.json, a row
+for each size, and a picture; the name is irmas_gru, or `--name`. T frames, F features.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--add", action="store_true", help="keep the rows of other sizes, from earlier runs"
     )
-    parser.add_argument("--name", default=NAME, help=f"of the record (default: {NAME})")
+    runs.add_name_argument(parser, NAME)
     runs.add_stock_steps_argument(parser)
     runs.add_resume_argument(parser)
     recording.add_record_argument(parser)
@@ -49,40 +49,43 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     asked, fit_arguments = parser().parse_known_args(arguments)
-    folder = recording.folder(asked.record)
-    path = folder / f"{asked.name}.json"
-    rows = recording.read(asked.name, folder)["rows"] if asked.add and path.is_file() else []
+    name, folder = asked.name or NAME, recording.folder(asked.record)
+    path = folder / f"{name}.json"
+    rows = recording.read(name, folder)["rows"] if asked.add and path.is_file() else []
     for batch in asked.batches:
         for features in asked.features:
             print(f"=== features {features}, {batch} excerpts a batch", flush=True)
-            row = measure(features, batch, fit_arguments, asked.stock_steps, asked.resume)
+            row = measure(name, features, batch, fit_arguments, asked.stock_steps, asked.resume)
             row["arguments"] = arguments
             others = [r for r in rows if (r["features"], r["B"]) != (features, batch)]
             rows = sorted([*others, row], key=lambda r: (r["B"], r["T"]))
             print(summary.table(row), flush=True)
             # After each size: a run that is stopped is continued with --add.
             record = recording.write(path, {"experiment": NAME, "rows": rows})
-    curves = [summary.curves(logs_of(row["features"], row["B"])) for row in rows]
-    recording.write(path.with_name(f"{asked.name}_curves.json"), {"curves": curves})
+    # The more lines of panels, the fewer points: all curves together stay as large.
+    points = summary.CURVE_POINTS // (2 * len({row["B"] for row in rows}))
+    curves = [summary.curves(logs_of(name, r["features"], r["B"]), points) for r in rows]
+    recording.write(path.with_name(f"{name}_curves.json"), {"curves": curves})
     draw(curves, record, path.with_suffix(".png"))
     print(f"{table(rows)}\n\nrecord: {path}, .png")
 
 
-def folder_of(features: str, batch: int) -> Path:
-    return Path("runs") / "irmas_curves" / f"{features}{batch}"
+def folder_of(name: str, features: str, batch: int) -> Path:
+    return Path("runs") / "irmas_curves" / name / f"{features}{batch}"
 
 
-def logs_of(features: str, batch: int) -> dict[str, Log]:
-    folder = folder_of(features, batch)
+def logs_of(name: str, features: str, batch: int) -> dict[str, Log]:
+    folder = folder_of(name, features, batch)
     return {name: runs.read_training(folder / name) for name in RUNS}
 
 
 def measure(
-    features: str, batch: int, arguments: list[str], stock_steps: int | None, resume: bool = False
-) -> dict[str, Any]:
-    """A size's row of the record."""
+    name: str, features: str, batch: int, arguments: list[str], stock_steps: int | None,
+    resume: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """A size's row of the record `name`."""
     sizes = ["--data.features", features, "--data.batch_size", str(batch)]
-    folder = folder_of(features, batch)
+    folder = folder_of(name, features, batch)
     logs = runs.pair(NAME, folder, [*sizes, *arguments], stock_steps, resume=resume)
     checkpoint = folder / "bppsa" / "checkpoints" / "last.ckpt"
     data = torch.load(checkpoint, weights_only=True)["datamodule_hyper_parameters"]
@@ -143,13 +146,14 @@ def draw(curves: list[summary.Curves], record: dict[str, Any], path: Path) -> No
         gap = f"within 1e-4 for {row['steps_together']:,} of {compared(row):,} steps"
         size = f"{row['features']}: T = {row['T']:,}, B = {row['B']}"
         by_step.set(xlabel="step", title=f"{size}\n{gap}")
-        by_time.set(xlabel="seconds of training", xscale="log")
+        by_time.set(xlabel="seconds", xscale="log")
         ratio = times(row["speed_up"]["training"])
         by_time.set_title(f"{ratio} as fast; test accuracy {row['test_accuracy']:.0%}")
+        by_step.locator_params(axis="x", nbins=4)
+        by_time.minorticks_off()
         for each in (by_step, by_time):
             each.grid(alpha=0.3)
-    for each in axes[:, 0]:
-        each.set_ylabel("training loss (running mean)")
+    figure.supylabel("training loss (running mean)")
     axes[0, 0].legend()
     figure.suptitle("GRU of 20 states on rendered instruments, by scan and by stock PyTorch")
     recording.save_figure(figure, path, record["environment"])

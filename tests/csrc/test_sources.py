@@ -42,17 +42,32 @@ def test_kernels_that_count_are_compiled_in_one_source():
     }
 
 
+# What is run of the emulator's tests, compiled to stop at undefined behaviour.
+WATCHED = {
+    ("", "_recurrent", "_jacobians"): (
+        "-k",
+        "strides or empty or launches or gates_again or options or projections or products",
+    ),
+    ("_indrnn", "_regularised", "_windows"): ("-m", "not another_case"),
+}
+
+
 @needs_gxx
 @pytest.mark.slow
-def test_kernels_do_nothing_undefined():
-    """A few cases of each of the emulator's tests, compiled to stop at undefined behaviour."""
-    tests = [str(path) for path in sorted(Path(__file__).parent.glob("test_emulation*.py"))]
+@pytest.mark.parametrize("names", WATCHED, ids="".join)
+def test_kernels_do_nothing_undefined(names):
+    tests = [str(Path(__file__).with_name(f"test_emulation{name}.py")) for name in names]
     flags = "-O0 -fsanitize=undefined -fno-sanitize-recover=all"
     # These cost most to compile; a null pointer ends the process by itself.
     flags += " -fno-sanitize=null,pointer-overflow,vptr"
-    few = ["-m", "not another_case", "-k", "not large and not cost_no_barriers"]
+    few = WATCHED[names]
     subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *few, *tests],
         env=os.environ | {"BPPSA_EMULATOR_FLAGS": flags},
         check=True,
     )
+
+
+def test_all_emulated_kernels_are_watched():
+    names = {f"test_emulation{name}.py" for names in WATCHED for name in names}
+    assert names == {path.name for path in Path(__file__).parent.glob("test_emulation*.py")}

@@ -9,6 +9,7 @@ import pytest
 import torch
 from support import forked
 
+from experiments import recording
 from experiments.compare import __main__ as compare
 from experiments.compare import runs
 
@@ -134,6 +135,45 @@ def test_a_part_of_a_training_holds_from_its_first_step_on(tmp_path):
     assert runs.read_last(tmp_path)[runs.LOSS] == [(4, 0.5)]
     with pytest.raises(FileNotFoundError, match="found no metrics of a training"):
         runs.read_training(tmp_path / "nowhere")
+
+
+def test_a_clock_stands_while_its_process_is_stopped():
+    clock = [(step, 0.5 * step) for step in range(20)]
+    late = [(step, seconds + 720.0 * (step >= 7)) for step, seconds in clock]
+    found = runs.without_stops(late)
+    assert [step for step, _ in found] == list(range(20))
+    assert found[6] == (6, 3.0) and found[7:] == [(step, 0.5 * (step - 1)) for step in range(7, 20)]
+    validated = [(step, seconds + 20.0 * (step >= 7)) for step, seconds in clock]
+    assert runs.without_stops(validated) == validated  # what takes long is no stop
+    slow = [(step, 60.0 * step) for step in range(20)]
+    assert runs.without_stops(slow) == slow
+    assert runs.without_stops(clock[:1]) == clock[:1]
+
+
+def test_a_schedule_of_another_name_leaves_folder_and_record_alone(tmp_path, monkeypatch, capsys):
+    def pair(experiment, folder, arguments, *_):
+        asked.append((experiment, folder.as_posix(), arguments))
+        log = {runs.LOSS: [(0, 2.0), (9, 1.0)], runs.CLOCK: [(0, 0.5), (9, 1.0)]}
+        log |= {name: [(9, 0.5)] for name in ("val/loss", "val/accuracy")}
+        log |= {f"seconds/{part}": [(9, 0.01)] for part in compare.summary.PARTS}
+        return {"bppsa": log, "stock": log}
+
+    asked = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runs, "pair", pair)
+    monkeypatch.setattr(recording, "RECORDS", tmp_path / "records")
+    compare.main(["bitstream_rnn", "--name", "longer", "--record", "--model.lr", "1e-5"])
+    assert asked == [("bitstream_rnn", "runs/longer", ["--model.lr", "1e-5"])]
+    found = {path.name for path in (tmp_path / "records").iterdir()}
+    assert {"longer.json", "longer_curves.json", "longer.png"} <= found
+    assert not [name for name in found if not name.startswith("longer")]
+    record = json.loads((tmp_path / "records" / "longer.json").read_text())
+    assert record["name"] == "longer" and record["experiment"] == "bitstream_rnn"
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["longer"]
+    for name in ("a/b", "..", ""):
+        with pytest.raises(SystemExit):
+            compare.main(["bitstream_rnn", "--name", name])
+        assert f"--name: found {name!r}, wanted the name of a file" in capsys.readouterr().err
 
 
 def test_compare_names_what_it_does_not_find(run):

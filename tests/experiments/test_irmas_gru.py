@@ -174,10 +174,12 @@ def test_curves_leave_one_record_and_a_picture(folder, trained_here, monkeypatch
     fit += ["--trainer.max_epochs", "3"]
     for features, more in (("M", []), ("S", ["--add"])):
         sizes = ["--features", features, "--batches", "4", "--stock-steps", "4", *more]
+        sizes += ["--name", "beginning"]
         irmas_curves.main(["--record", *sizes, *fit])
     assert [command[0] for command in trained_here] == ["fit", "fit", "test"] * 2
 
-    record = json.loads((tmp_path / "records" / "irmas_gru.json").read_text())
+    record = json.loads((tmp_path / "records" / "beginning.json").read_text())
+    assert [path.name for path in (tmp_path / "runs" / "irmas_curves").iterdir()] == ["beginning"]
     assert [(row["features"], row["T"], row["B"]) for row in record["rows"]] == [
         ("S", 259, 4),
         ("M", 517, 4),
@@ -187,7 +189,7 @@ def test_curves_leave_one_record_and_a_picture(folder, trained_here, monkeypatch
         assert row["largest_relative_loss_difference"] < 1e-4 and row["steps_together"] == 4
         assert row["stock"]["val_accuracy"] is None
         assert 0 <= row["bppsa"]["val_accuracy"] <= 1 and 0 <= row["test_accuracy"] <= 1
-    assert (tmp_path / "records" / "irmas_gru.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "records" / "beginning.png").read_bytes().startswith(b"\x89PNG")
     apart = {"bppsa": {"train/loss": [(0, 1.0), (9, 1.0), (19, 1.0)]}}
     apart["stock"] = {"train/loss": [(0, 1.0), (9, 1.00009), (19, 1.001)]}
     assert irmas_curves.together(apart) == 10

@@ -36,11 +36,18 @@ def _row(
 
 def _trainings() -> Iterator[tuple[str, ...]]:
     record = read("bitstream_rnn")
-    yield _row("training step, RNN", "B 16, T 1,000, H 20", "Intel", *_step(record), "yes")
-    for row in read("irmas_gru")["rows"]:
+    where = _maker(record)
+    yield _row("training step, RNN", "B 16, T 1,000, H 20", where, *_step(record), "yes")
+    record = read("irmas_gru")
+    for row in record["rows"]:
         if row["features"] == "S":
             size = f"B {row['B']}, T {row['T']:,}, H 20"
-            yield _row("training step, GRU on music", size, "Intel", *_step(row), "yes")
+            yield _row("training step, GRU on music", size, _maker(record), *_step(row), "yes")
+
+
+def _maker(record: dict[str, Any]) -> str:
+    """Of the CPU: "Intel(R) Xeon(R) Processor" -> "Intel"."""
+    return str(record["environment"]["cpu"]).split()[0].partition("(")[0]
 
 
 def _step(record: dict[str, Any]) -> tuple[float, float, float]:
@@ -49,14 +56,13 @@ def _step(record: dict[str, Any]) -> tuple[float, float, float]:
 
 
 def _cpu_layers() -> Iterator[tuple[str, ...]]:
-    rows = {
-        tuple(row[letter] for letter in ("cell", "B", "T", "H", "I")): row
-        for row in read("benchmark_recurrent_cpu")["rows"]
-    }
+    record = read("benchmark_recurrent_cpu")
+    rows = {tuple(row[letter] for letter in ("cell", "B", "T", "H", "I")): row
+            for row in record["rows"]}  # fmt: skip
     for cell, B, T, H, I in CPU_SIZES:
         row = rows[cell, B, T, H, I]
         yield _row(
-            f"`nn.{cell}`", f"B {B}, T {T:,}, H {H}", "Intel", row["stock"]["both"],
+            f"`nn.{cell}`", f"B {B}, T {T:,}, H {H}", _maker(record), row["stock"]["both"],
             row["ours"]["both"], row["ratio_stock"]["both"], "yes" if row["scanned"] else "no",
         )  # fmt: skip
 
@@ -64,16 +70,19 @@ def _cpu_layers() -> Iterator[tuple[str, ...]]:
 def _depth_and_pruning() -> Iterator[tuple[str, ...]]:
     record = read("lenet5")
     what = "training step, LeNet-5 scanned over depth"
-    yield _row(what, "B 16", "Intel", *_step(record), "only if asked")
+    yield _row(what, "B 16", _maker(record), *_step(record), "only if asked")
     record = read("pruned_vgg11")
     stock, ours = (record[who]["seconds"]["pruned"]["step"] for who in ("stock", "bppsa"))
     what = "training step, VGG-11 with 3 % of its weights"
-    yield _row(what, "B 32", "AMD", stock, ours, record["speed_up"]["step"], "yes")
-    for row in read("benchmark_pruned_vgg11")["rows"]:
+    where = _maker(record)
+    yield _row(what, "B 32", where, stock, ours, record["speed_up"]["step"], "yes")
+    record = read("benchmark_pruned_vgg11")
+    where = _maker(record)
+    for row in record["rows"]:
         if row["density"] == 0.5:
             stock, ours = (row["seconds"][who]["both"] for who in ("stock", "attached"))
             ratio = row["ratio"]["attached"]["both"]
-            yield _row("VGG-11 with 50 % of its weights", "B 32", "AMD", stock, ours, ratio, "no")
+            yield _row("VGG-11 with 50 % of its weights", "B 32", where, stock, ours, ratio, "no")
 
 
 def _gpu_layers() -> Iterator[tuple[str, ...]]:
