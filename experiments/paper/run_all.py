@@ -2,6 +2,7 @@
 
     python -m experiments.paper.run_all               # quick, under 15 minutes on two cores
     python -m experiments.paper.run_all --full        # the paper's schedules; hours
+    python -m experiments.paper.run_all --full --resume   # goes on with trainings that were stopped
     python -m experiments.paper.run_all --only lenet5 table1
     python -m experiments.paper.page                  # the page alone, from the records at hand
 
@@ -34,6 +35,8 @@ def parser() -> argparse.ArgumentParser:
         help="the paper's schedules (hours), kept in experiments/records; "
         f"without it short runs, kept in {QUICK}",
     )  # fmt: skip
+    parser.add_argument("--resume", action="store_true", help="go on with the long trainings "
+                        "where they were stopped; what is finished is only read")  # fmt: skip
     names = [section.name for section in SECTIONS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME",
                         help="some of " + ", ".join(names))  # fmt: skip
@@ -55,15 +58,18 @@ def main(arguments: list[str] | None = None) -> None:
     asked = parser().parse_args(arguments)
     folder = recording.RECORDS if asked.full else QUICK
     chosen = [section for section in SECTIONS if section.name in asked.only]
-    failed = [section.name for section in chosen if not run(section, folder, asked.full)]
+    failed = [
+        section.name for section in chosen if not run(section, folder, asked.full, asked.resume)
+    ]
     print(f"page: {page.write(folder, asked.full)}")
     if failed:
         sys.exit(f"these experiments failed: {', '.join(failed)}")
 
 
-def run(section: Section, folder: Path, full: bool) -> bool:
+def run(section: Section, folder: Path, full: bool, resume: bool = False) -> bool:
     """Runs an experiment, its records to `folder`; False if it failed."""
-    arguments = section.arguments(full, CIFAR10 if Path("data/cifar10").is_dir() else "")
+    images = CIFAR10 if Path("data/cifar10").is_dir() else ""
+    arguments = section.arguments(full, images, resume)
     if not arguments:
         print(f"--- {section.name}: left out ({section.elsewhere})", flush=True)
         return True

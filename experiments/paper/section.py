@@ -30,6 +30,7 @@ class Section:
         glance: the same in a few words.
         elsewhere: where there is no command: how the record is made.
         minutes: of the full run on two cores; of a training, its steps times those measured.
+        resumes: the module goes on with what was interrupted, given `--resume`.
     """
 
     name: str
@@ -45,13 +46,15 @@ class Section:
     elsewhere: str = ""
     claim: str = ""
     minutes: int = 0
+    resumes: bool = False
 
-    def arguments(self, full: bool, images: str = "") -> list[str]:
+    def arguments(self, full: bool, images: str = "", resume: bool = False) -> list[str]:
         """What follows ``python -m``; none where there is no command."""
         if not self.run:
             return []
         rest = (self.full if full else self.quick).format(images=images)
-        return shlex.split(f"{self.run} --record {rest}")
+        going_on = "--resume" if resume and self.resumes else ""
+        return shlex.split(f"{self.run} --record {going_on} {rest}")
 
     def command(self, full: bool) -> str:
         """The command of a run, as typed."""

@@ -86,8 +86,9 @@ def test_every_command_line_is_parsed(section, full, monkeypatch, tmp_path, caps
         return
     assert section.elsewhere == "" and section.minutes
     monkeypatch.chdir(tmp_path)
-    for images in ("", run_all.CIFAR10):
-        module, *arguments = section.arguments(full, images)
+    for images, resume in (("", False), (run_all.CIFAR10, False), ("", True)):
+        module, *arguments = section.arguments(full, images, resume)
+        assert ("--resume" in arguments) == (resume and section.resumes)
         assert not [argument for argument in arguments if "{" in argument]
         script = importlib.import_module(entry(module))
         asked, rest = script.parser().parse_known_args(arguments)
@@ -127,7 +128,7 @@ def run(monkeypatch, tmp_path, *arguments):
         "(folder / 'arguments').write_text(' '.join(sys.argv[1:]))\n"
         "sys.exit(3 * ('fail' in sys.argv))\n"
     )
-    one = Section("one", "One", "", run="one", quick="--short fail")
+    one = Section("one", "One", "", run="one", quick="--short fail", resumes=True)
     monkeypatch.setattr(run_all, "SECTIONS", (one,))
     monkeypatch.setattr(page, "SECTIONS", (one,))
     monkeypatch.setattr(recording, "RECORDS", tmp_path / "records")
@@ -148,6 +149,8 @@ def test_a_full_run_keeps_its_records(monkeypatch, tmp_path):
     assert (tmp_path / "records" / "arguments").read_text() == "--record"
     assert "short runs" not in (tmp_path / "records" / "README.md").read_text()
     assert not (tmp_path / "runs").exists()
+    run(monkeypatch, tmp_path, "--full", "--resume")
+    assert (tmp_path / "records" / "arguments").read_text() == "--record --resume"
 
 
 def test_results_go_to_the_records_only_if_asked_for(monkeypatch):

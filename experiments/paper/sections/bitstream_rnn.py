@@ -36,6 +36,7 @@ SECTION = Section(
     "RTX 2070 and 2080 Ti beside cuDNN 7.",
     claim="up to 2.75x overall",
     run="experiments.compare bitstream_rnn --name bitstream_rnn_80_epochs",
+    resumes=True,
     quick="--trainer.limit_train_batches 200 --data.num_samples 3200 --data.num_val_samples 320 "
     "--trainer.max_epochs 1 --model.lr 1e-5",
     full="--trainer.max_epochs 80 --trainer.limit_train_batches 1.0 --model.lr 1e-5",

@@ -88,6 +88,7 @@ SECTION = Section(
     "MFCCs of 259 (S), 517 (M) and 1034 (L) frames, 16 excerpts a batch, for 400 epochs: its "
     "loss by back-propagation and by BPPSA. No accuracy on unseen excerpts.",
     run="experiments.paper.irmas_curves --name irmas_gru_whole",
+    resumes=True,
     quick="--trainer.max_epochs 3 --data.per_class 15 --data.data_dir data/irmas_rendered_short",
     full="--batches 16 32 64",
     records=("irmas_gru_whole",),
