@@ -19,7 +19,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "experiments/README.md",
-    "experiments/records/README.md",
+    "experiments/records/README.md", "experiments/records/*/README.md",
 )  # fmt: skip
 
 _CODE = re.compile(r"^(```+)[^\n]*\n.*?^\1`*\s*$|`[^`\n]*`", re.DOTALL | re.MULTILINE)

@@ -1,13 +1,17 @@
 """The page of the records: each figure and table of the paper beside ours.
 
     python -m experiments.paper.page             # experiments/records/README.md, anew
+    python -m experiments.paper.page amd_epyc_avx2   # of another machine's records, beside them
 
-Written from the records at hand; what has no record is "not measured".
+Written from the records at hand; what has no record is "not measured". The page of another machine
+has the sections that were measured there, without pictures.
 """
 
 import argparse
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from experiments import recording
@@ -16,22 +20,41 @@ from experiments.paper.sections import SECTIONS
 
 PAPER = "[BPPSA](https://arxiv.org/abs/1907.10134) (Wang, Bai, Pekhimenko, MLSys 2020)"
 MISSING = "not measured"
+MACHINES = {"amd_epyc_avx2": "without AVX-512"}  # folders of a campaign on another machine
 SHORT = " These are of **short runs**, which show that everything works."
 
 
 def parser() -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("machine", nargs="?", default="", choices=["", *MACHINES],
+                        help="a folder of experiments/records")  # fmt: skip
+    return parser
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser().parse_args(arguments)
-    print(f"page: {write(recording.RECORDS, full=True)}")
+    machine = parser().parse_args(arguments).machine
+    print(f"page: {write(recording.RECORDS / machine, full=True)}")
+
+
+def sections_of(folder: Path) -> list[Section]:
+    """What the page of a folder shows."""
+    if folder.name not in MACHINES:
+        return list(SECTIONS)
+    measured = [section for section in SECTIONS if section.records and read(folder, section)]
+    return [replace(section, pictures=(), text=_one_folder_down(section)) for section in measured]
+
+
+def _one_folder_down(section: Section) -> Callable[[Records], str]:
+    """The section's text, with links from a folder of the records'."""
+    return lambda found: re.sub(
+        r"\]\((?!https?:|#)", "](../", section.text(found) if section.text else ""
+    )
 
 
 def write(folder: Path, full: bool) -> Path:
     """Writes the page of the records in `folder` beside them."""
     path = folder / "README.md"
-    recording.write_text(path, page(folder, SECTIONS, full))
+    recording.write_text(path, page(folder, sections_of(folder), full))
     return path
 
 
@@ -45,11 +68,14 @@ def page(folder: Path, sections: Sequence[Section], full: bool) -> str:
     """
     records = {section.name: read(folder, section) for section in sections}
     kind = "" if full else SHORT
+    title, command = "The paper's figures and ours", "python -m experiments.paper.page"
+    if folder.name in MACHINES:
+        title, command = f"{title}, {MACHINES[folder.name]}", f"{command} {folder.name}"
     head = f"""\
-# The paper's figures and ours
+# {title}
 
 Each figure and table of {PAPER}
-beside ours, written from the records in this folder by `python -m experiments.paper.page`: do not
+beside ours, written from the records in this folder by `{command}`: do not
 edit.{kind}
 "x" is stock PyTorch's time over ours, measured in the same run; below 1, stock is faster.
 Backward is counted with whatever it prepares inside.

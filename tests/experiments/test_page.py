@@ -19,10 +19,23 @@ ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "experiments" / "records"
 
 
-def test_the_page_is_what_the_records_say():
-    written = (RECORDS / "README.md").read_text()
-    again = page.page(RECORDS, SECTIONS, full=True)
-    assert written == again, "stale: run `python -m experiments.paper.page`"
+@pytest.mark.parametrize("machine", ["", *page.MACHINES])
+def test_the_page_is_what_the_records_say(machine):
+    folder = RECORDS / machine
+    written = (folder / "README.md").read_text()
+    again = page.page(folder, page.sections_of(folder), full=True)
+    assert written == again, f"stale: run `python -m experiments.paper.page {machine}`"
+
+
+def test_another_machine_s_page_has_what_was_measured_there_and_no_pictures():
+    for machine in page.MACHINES:
+        text = (RECORDS / machine / "README.md").read_text()
+        assert "not measured" not in text.lower() and "![" not in text
+        measured = {path.stem for path in (RECORDS / machine).glob("*.json")}
+        shown = {name for s in page.sections_of(RECORDS / machine) for name in s.records}
+        assert len(shown) >= 10 and shown <= measured
+        for target in re.findall(r"\]\((?!http|#)([^)#]+)\)", text):
+            assert (RECORDS / machine / target).is_file(), target
 
 
 def test_the_page_and_the_numbers_need_no_torch_and_no_matplotlib():
