@@ -18,11 +18,14 @@ def seconds_per_step(module: pl.LightningModule) -> "Figure":
     """The parts of every step of the training, one above the other, by the Trainer's StepTimer.
 
     Raises:
-        ValueError: the Trainer has none.
+        ValueError: the Trainer has none, or no step was trained, as in a resumed training that
+            had ended.
     """
     timers = [c for c in module.trainer.callbacks if isinstance(c, bl.StepTimer)]
     if not timers:
         raise ValueError("callbacks: found no bppsa_lightning.StepTimer, wanted one")
+    if not timers[0].step:
+        raise ValueError("module: found no step that was trained, wanted one")
     seconds = {part: getattr(timers[0], part) for part in COLOURS}
     figure, axes = recording.pyplot().subplots(figsize=(8, 4), layout="tight")
     steps = range(1, len(timers[0].step) + 1)

@@ -10,7 +10,8 @@ from bppsa_lightning.cli.main import parser
 from experiments import recording
 from experiments.benchmarks import command_line
 
-PAGE = (Path(__file__).parents[2] / "docs" / "command_line.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "command_line.md").read_text()
 
 
 def commands():
@@ -53,7 +54,7 @@ def test_what_it_shows_is_what_is_printed(tmp_path):
     assert shape(found["bench"]) == shape(shown["bench"])
     assert found["bench_json"].keys() == shown["bench_json"].keys()
     for command in ("doctor", "bench"):
-        for place in ("/work", str(Path.home()), str(tmp_path)):
+        for place in map(str, (ROOT, Path.home(), tmp_path)):
             assert place == "/" or place not in shown[command]
     assert "All is well" in found["doctor"]
 
