@@ -15,12 +15,6 @@ turns (medians, in which the looks, one in 64 calls, do not show), and "error", 
 of its results and gradients against PyTorch in float64, relative to their tensor's largest number.
 Its input, and the gradients of its results, are those that the network and its loss give it.
 
-"curves" trains each network on characters three times from the same seed, a sequence of 1,024
-characters a step: by "linear" with one thread, with two threads, and by "speculative" with one.
-Where training amplifies rounding the curves part; windows should part no further than the walks do.
-A trained GRU is soon walked, as it remembers more than an eighth of 1,024 steps; the RNN stays in
-windows.
-
 Writes windows_trained.json after each task, and windows_trained.png.
 """
 
@@ -28,7 +22,6 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations
 from typing import Any
 
 import torch
@@ -46,23 +39,18 @@ from experiments.benchmarks.trained_layers import (
 from experiments.benchmarks.trained_plots import draw
 from experiments.benchmarks.trained_tasks import TASKS, Task
 from experiments.benchmarks.windows import WALK, WINDOWS
-from experiments.compare.summary import running_mean
 
-CURVES = "curves"
 NOTES_EVERY, MEASURED_AFTER = 50, (0, 200, 600, 1500)
 LONG, LENGTHS = 4096, (4096, 16_384)
-# Of the curves: sequence length, steps, steps of the running mean, threads.
-CURVE_T, CURVE_STEPS, SMOOTHED = 1024, 2000, 50
-CURVED = ("characters_gru", "characters_rnn", "characters_lstm")
-WAYS = {"linear, 1 thread": (WALK, 1), "linear, 2 threads": (WALK, 2), "windows": (WINDOWS, 1)}
-
 Seen = Callable[[int, nn.Module], None]
 
 
-def train(task: Task, before: Seen, after: Callable[[int, nn.Module, float], None]) -> None:
+def train(
+    task: Task, before: Seen, after: Callable[[int, nn.Module, float], None], seed: int = 0
+) -> None:
     """The plainest training loop, from one seed; `before` and `after` are called at each step."""
-    torch.manual_seed(0)
-    network, generator = task.network(), Generator().manual_seed(0)
+    torch.manual_seed(seed)
+    network, generator = task.network(), Generator().manual_seed(seed)
     bl.attach(network, task.algorithm)
     optimizer = torch.optim.Adam(network.parameters(), task.lr)
     for step in range(task.steps + 1):
@@ -108,43 +96,9 @@ def study(task: Task, seconds: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def curves(name: str, steps: int) -> dict[str, Any]:
-    """The same training three ways: smoothed losses, and how far they are apart."""
-    [task] = (t for t in TASKS if t.name == name)
-    threads, smooth, notes = torch.get_num_threads(), {}, []
-    for way, (kind, count) in WAYS.items():
-        losses: list[float] = []
-
-        def after(step: int, network: nn.Module, loss: float) -> None:
-            losses.append(loss)  # noqa: B023
-            if kind == WINDOWS:  # noqa: B023
-                notes.append({"step": step, **happened(network)})
-
-        torch.set_num_threads(count)
-        try:
-            algorithm = ALGORITHMS[kind]
-            asked = replace(task, T=CURVE_T, B=1, steps=steps - 1, algorithm=algorithm)
-            train(asked, lambda step, network: None, after)
-        finally:
-            torch.set_num_threads(threads)
-        smooth[way] = running_mean(losses, SMOOTHED)
-    apart = {
-        f"{a} / {b}": max(abs(x - y) for x, y in zip(smooth[a], smooth[b], strict=True))
-        for a, b in combinations(WAYS, 2)
-    }
-    every = {way: losses[::10] for way, losses in smooth.items()}
-    return {
-        "T": CURVE_T, "B": 1, "steps": steps, "smoothed_over": SMOOTHED,
-        "largest_difference": apart, "loss_every_10": every,
-        "steps_in_windows": sum("windows" in note for note in notes),
-        "steps_that_missed": sum(note.get("missed", 0) > 0 for note in notes),
-        "windows": notes[::NOTES_EVERY],
-    }  # fmt: skip
-
-
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    names = [*(task.name for task in TASKS), CURVES]
+    names = [task.name for task in TASKS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="TASK")
     parser.add_argument("--steps", type=int, help="of each training at most (default: all)")
     parser.add_argument("--seconds", type=float, default=2, help="for each measurement")
@@ -158,13 +112,9 @@ def main(arguments: list[str] | None = None) -> None:
     found: dict[str, Any] = {"tasks": {}}
     for name in asked.only:
         start = time.perf_counter()
-        if name == CURVES:
-            steps = min(CURVE_STEPS, asked.steps or CURVE_STEPS)
-            found[CURVES] = {task: curves(task, steps) for task in CURVED}
-        else:
-            [task] = (t for t in TASKS if t.name == name)
-            task = replace(task, steps=min(task.steps, asked.steps or task.steps))
-            found["tasks"][name] = study(task, asked.seconds)
+        [task] = (t for t in TASKS if t.name == name)
+        task = replace(task, steps=min(task.steps, asked.steps or task.steps))
+        found["tasks"][name] = study(task, asked.seconds)
         record = recording.write(path, found)
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
     draw(record, path.with_suffix(".png"))
@@ -201,10 +151,6 @@ def table(found: dict[str, Any]) -> str:
         text += f"\nerror of windows: at most {max(shares):.1f} times the walk's"
         slowest = max(case["auto_over_walk"] for case in cases)
         text += f'\n"auto": at most {slowest:.2f} times the walk\'s time'
-    for name, curve in found.get(CURVES, {}).items():
-        text += f"\n{name}, {curve['steps_in_windows']} of {curve['steps']} steps in windows"
-        for pair, apart in curve["largest_difference"].items():
-            text += f"\n  {pair}: losses at most {apart:.1e} apart"
     return text
 
 
