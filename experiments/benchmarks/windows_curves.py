@@ -23,12 +23,12 @@ import torch
 from torch import nn
 
 from experiments import recording
+from experiments.benchmarks import curves_report
 from experiments.benchmarks.trained_layers import ALGORITHMS, happened
 from experiments.benchmarks.trained_tasks import TASKS
 from experiments.benchmarks.windows import WALK, WINDOWS
 from experiments.benchmarks.windows_trained import train
 from experiments.compare.summary import running_mean
-from experiments.paper.quotes.windows_trained import curves_table
 
 T, STEPS, SMOOTHED = 1024, 2000, 50  # of a sequence, of a training, of a running mean
 CELLS = ("RNN", "GRU", "LSTM")
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
             rows.append(row(cell, seed, asked.steps))
             print(f"{cell}, seed {seed}: {time.perf_counter() - start:.0f} s", flush=True)
         recording.write(path, {"T": T, "B": 1, "smoothed_over": SMOOTHED, "rows": rows})
-    print(curves_table(rows))
+    print(curves_report.table(rows))
     print(f"record: {path}")
 
 

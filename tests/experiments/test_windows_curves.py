@@ -5,8 +5,7 @@ import json
 import pytest
 
 from experiments import recording
-from experiments.benchmarks import windows_curves
-from experiments.paper.quotes.windows_trained import curves_table
+from experiments.benchmarks import curves_report, windows_curves
 
 
 @pytest.mark.slow
@@ -39,6 +38,6 @@ def test_what_is_told_of_seeds():
         }
         for n, apart in ((9, (1e-3, 2e-3, 3e-3)), (7, (3e-3, 3e-3, 4e-3)), (8, (2e-3, 1e-3, 5e-3)))
     ]
-    assert curves_table(rows).splitlines()[-1] == (
+    assert curves_report.table(rows).splitlines()[-1] == (
         "| RNN | 3 | 8 of 9 | 2.0e-03 | 3.0e-03 | 3.0e-03 | 5.0e-03 | 2 of 3 |"
     )

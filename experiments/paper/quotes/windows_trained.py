@@ -1,8 +1,8 @@
 """What becomes of windows while networks learn."""
 
-from statistics import median
 from typing import Any
 
+from experiments.benchmarks import curves_report
 from experiments.paper.quotes.wording import source
 from experiments.recording import markdown, read
 
@@ -50,31 +50,7 @@ def _windows(case: dict[str, Any]) -> str:
 def curves(records: str) -> str:
     """How far the losses of whole trainings part, over seeds."""
     record = read(CURVES)
-    return f"{curves_table(record['rows'])}\n\n{source(records, CURVES, record)}"
-
-
-def curves_table(rows: list[dict[str, Any]]) -> str:
-    """A line for each cell, over its seeds."""
-    lines = []
-    for cell in dict.fromkeys(found["cell"] for found in rows):
-        own = [found for found in rows if found["cell"] == cell]
-        walks, nearer, windows = [], [], []
-        for found in own:
-            between, *with_windows = found["apart"].values()
-            walks.append(between)
-            windows += with_windows
-            nearer.append(min(with_windows) <= between)
-        in_windows = median(found["steps_in_windows"] for found in own)
-        lines.append((
-            cell, len(own), f"{in_windows:,.0f} of {own[0]['steps']:,}", f"{median(walks):.1e}",
-            f"{max(walks):.1e}", f"{median(windows):.1e}", f"{max(windows):.1e}",
-            f"{sum(nearer)} of {len(own)}",
-        ))  # fmt: skip
-    head = (
-        "cell", "seeds", "steps in windows", "two walks: median", "largest",
-        "windows and a walk: median", "largest", "windows nearer than the other walk",
-    )  # fmt: skip
-    return markdown(head, lines)
+    return f"{curves_report.table(record['rows'])}\n\n{source(records, CURVES, record)}"
 
 
 BLOCKS = {"windows_trained": trained, "windows_curves": curves}
