@@ -34,23 +34,31 @@ WAYS = {
     "windows": (LayerNormLSTM, 32, "speculative"),
     "cell": (nn.LSTMCell, 64, "linear"),
 }
-# Arguments of `bl.scan`.
+# Arguments of `bl.scan`; of fewer steps, less memory.
 KEPT: dict[str, dict[str, Any]] = {
     "all": {}, "checkpoint": {"checkpoint": True}, "memory": {"memory": 50 << 20},
 }  # fmt: skip
 
 
-def measure(way: str, kept: str) -> dict[str, Any]:
-    """One forward and backward in this process."""
+def memory_of(steps: int) -> int:
+    """Bytes, for so many steps."""
+    return int(KEPT["memory"]["memory"]) * steps // T
+
+
+def measure(way: str, kept: str, T: int = T) -> dict[str, Any]:
+    """One forward and backward of T steps in this process."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     kind, H, algorithm = WAYS[way]
+    more = KEPT[kept]
+    if "memory" in more:
+        more = {"memory": memory_of(T)}
 
     def scan(steps: int) -> tuple[nn.Module, float]:
         step = kind(I, H)
         init, xs = (torch.zeros(B, H), torch.zeros(B, H)), torch.randn(steps, B, I)
         start = time.process_time()
-        bl.scan(step, init, xs, algorithm=algorithm, **KEPT[kept])[1].sum().backward()
+        bl.scan(step, init, xs, algorithm=algorithm, **more)[1].sum().backward()
         return step, time.process_time() - start
 
     scan(2)  # what any first call sets up
@@ -61,9 +69,9 @@ def measure(way: str, kept: str) -> dict[str, Any]:
     return {"bytes": resident("VmHWM") - before, "seconds": seconds, "how": how}
 
 
-def row(way: str, kept: str, processes: int) -> dict[str, Any]:
+def row(way: str, kept: str, processes: int, T: int = T) -> dict[str, Any]:
     """Of some processes, one after the other."""
-    command = [sys.executable, "-m", __spec__.name, "one", way, kept]
+    command = [sys.executable, "-m", __spec__.name, "one", way, kept, "--steps", str(T)]
     outputs = [
         subprocess.run(command, check=True, capture_output=True, text=True).stdout
         for _ in range(processes)
@@ -80,13 +88,14 @@ def parser() -> argparse.ArgumentParser:
     one = parser.add_subparsers().add_parser("one", help="measure one way in this process")
     one.add_argument("way", choices=list(WAYS))
     one.add_argument("kept", choices=list(KEPT))
+    one.add_argument("--steps", type=int, default=T, help=f"(default: {T:,})")
     return parser
 
 
 def main(arguments: list[str] | None = None) -> None:
     asked = parser().parse_args(arguments)
     if "way" in asked:
-        return print(json.dumps(measure(asked.way, asked.kept)))
+        return print(json.dumps(measure(asked.way, asked.kept, asked.steps)))
     rows = []
     for way in WAYS:
         for kept in KEPT:

@@ -1,9 +1,11 @@
 """bl.scan with checkpoints: the same results, and the memory of a few states."""
 
 import copy
+import json
 
 import pytest
 import torch
+from support import forked
 from support.windows import assert_as_exact, leaves, loop, run
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -284,11 +286,22 @@ def test_cells_as_they_are(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", scan_memory.WAYS)
-def test_memory_of_16384_steps(way):
+def test_memory_of_4096_steps(way, tmp_path):
     """By the system's word, of a process each: what forward and backward take at most."""
-    rows = [scan_memory.row(way, kept, processes=1) for kept in scan_memory.KEPT]
-    plain, checkpointed, bound = (row["bytes"] for row in rows)
+    rows = {}
+    for kept in scan_memory.KEPT:
+        said = forked.run(tmp_path, scan_memory.__name__, "one", way, kept, "--steps", 4096)
+        rows[kept] = json.loads(said)
+    plain, checkpointed, bound = (row["bytes"] for row in rows.values())
     assert checkpointed < bound < plain
     assert checkpointed < plain / {"linear": 5, "windows": 2, "cell": 1.3}[way]
-    assert bound < scan_memory.KEPT["memory"]["memory"] + 1.3 * checkpointed
-    assert (" windows of " in "".join(rows[0]["how"])) == (way == "windows")
+    assert bound < scan_memory.memory_of(4096) + 1.3 * checkpointed
+    assert (" windows of " in "".join(rows["all"]["how"])) == (way == "windows")
+
+
+@pytest.mark.slow
+def test_a_row_of_the_record_is_of_processes():
+    row = scan_memory.row("windows", "checkpoint", 1, 1024)
+    assert (row["way"], row["H"], row["kept"]) == ("windows", 32, "checkpoint")
+    assert row["bytes"] > 1024 * 8 * 32 * 4 and row["seconds"] > 0
+    assert " windows of " in "".join(row["how"]) and "checkpoints every" in "".join(row["how"])
