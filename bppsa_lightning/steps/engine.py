@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from bppsa_lightning.steps.trees import Tree, flatten, mapped
 from bppsa_lightning.windows.cut import Leaves
 from bppsa_lightning.windows.engine import Engine, Walk
 
@@ -36,14 +37,14 @@ class StepEngine(Engine):
         in_python: the step without what torch.compile made of it.
 
     Attributes:
-        y_tree: of the last call; None where y is None.
+        y_tree: of the last call.
     """
 
     def __init__(
         self,
         step: Step,
-        state_tree: Any,
-        x_tree: Any,
+        state_tree: Tree,
+        x_tree: Tree,
         tensors: Sequence[Tensor] = (),
         in_python: Step | None = None,
         constants: Sequence[Tensor] = (),
@@ -51,7 +52,7 @@ class StepEngine(Engine):
         self.step, self._in_python = step, in_python or step
         self.tensors, self.constants = tensors, constants
         self.state_tree, self.x_tree = state_tree, x_tree
-        self.y_tree: Any = None
+        self.y_tree = Tree(pytree.tree_structure(None), [False])
         work = sum(t.numel() for t in tensors if t.dim() > 1)
         kind = tensors[0].device.type if tensors else "cpu"
         self.rows_for_twice = min(
@@ -68,31 +69,28 @@ class StepEngine(Engine):
         before: list[list[Tensor]] = []
 
         def step(carry: Any, x: Any) -> tuple[Any, Any]:
-            before.append(pytree.tree_leaves(carry))
-            return self.step(pytree.tree_map(Tensor.clone, carry), x)  # it may change it in place
+            before.append(self.state_tree.leaves(carry))
+            return self.step(mapped(Tensor.clone, carry), x)  # it may change it in place
 
         ys, last = self._walk(step, xs, state)
         return ys, last, [torch.stack(same) for same in zip(*before, strict=True)]
 
     def _walk(self, step: Step, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
-        carry, ys = pytree.tree_unflatten(state, self.state_tree), []
-        if self.x_tree.is_leaf():
+        carry, ys = self.state_tree.unflatten(state), []
+        if self.x_tree.is_leaf:
             for x in xs[0].unbind(0):
                 carry, y = step(carry, x)
                 ys.append(y)
         else:
             for parts in zip(*(x.unbind(0) for x in xs), strict=True):
-                carry, y = step(carry, pytree.tree_unflatten(parts, self.x_tree))
+                carry, y = step(carry, self.x_tree.unflatten(parts))
                 ys.append(y)
-        return self._stacked(ys), pytree.tree_leaves(carry)
+        return self._stacked(ys), self.state_tree.tensors(carry, "the state", ", as init")
 
     def _stacked(self, ys: list[Any]) -> list[Tensor]:
-        if ys[0] is None:
-            self.y_tree = None
-            return []
-        flat = [pytree.tree_flatten(y) for y in ys]
-        self.y_tree = flat[0][1]
-        return [torch.stack(same) for same in zip(*(leaves for leaves, _ in flat), strict=True)]
+        self.y_tree = flatten(ys[0])[1]
+        each = [self.y_tree.tensors(y, "the y", " (B, ...), at every step") for y in ys]
+        return [torch.stack(same) for same in zip(*each, strict=True)]
 
     def in_dtype(self, dtype: torch.dtype) -> Walk:
         def walk(xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from bppsa_lightning.steps.engine import Step
+from bppsa_lightning.steps.trees import Tree, flatten, mapped
 from bppsa_lightning.steps.variables import Variables
 from bppsa_lightning.steps.watch import Watch
 from bppsa_lightning.windows import forget_casts
@@ -41,7 +42,7 @@ class Probe:
     """
 
     def __init__(self, step: Step, in_python: Step, state: Any, x: Any) -> None:
-        leaves, tree = pytree.tree_flatten(state)
+        leaves, tree = flatten(state)
         self.tensors: list[Tensor] = []
         self.constants: list[Tensor] = []
         with _same_random_numbers(leaves):
@@ -55,8 +56,8 @@ class Probe:
 
     def _watched(self, step: Step, state: Any, x: Any) -> tuple[Any, str | None]:
         """A call's result, and why it is not a function of its arguments; what it did is undone."""
-        own = pytree.tree_map(_copy, (state, x))
-        variables, watch = Variables(step), Watch(pytree.tree_leaves(own))
+        own = mapped(_copy, (state, x))
+        variables, watch = Variables(step), Watch(flatten(own)[0])
         result = reason = None
         try:
             with torch.no_grad(), watch:  # a history that it adds to a tensor could not be undone
@@ -79,7 +80,7 @@ class Probe:
         """Adds the leaves that only the graph shows; why that is not enough, or None."""
         forget_casts()  # which the call without a graph made
         oldest = _newest_node()
-        unseen = _leaves_of_graph(step(*pytree.tree_map(_copy, (state, x))), self.tensors, oldest)
+        unseen = _leaves_of_graph(step(*mapped(_copy, (state, x))), self.tensors, oldest)
         if unseen is None:
             return "it reads a tensor with a history that could not be found"
         self.tensors += unseen
@@ -88,21 +89,19 @@ class Probe:
     def _unfit(self, result: Any, B: int) -> str | None:
         if any(t._backward_hooks for t in self.tensors):
             return "a tensor that it reads has hooks"
-        ys = [y for y in pytree.tree_leaves(result[1]) if y is not None]
+        ys = flatten(result[1])[0]
         if not all(isinstance(y, Tensor) and y.dim() and y.shape[0] == B for y in ys):
             return "its y does not have the samples in dimension 0"
         return None
 
 
-def check_result(result: Any, tree: Any, leaves: Leaves) -> None:
+def check_result(result: Any, tree: Tree, leaves: Leaves) -> None:
     """Raises the error that says what a step returned instead of (state, y)."""
     if not isinstance(result, tuple) or len(result) != 2:
         tuples = isinstance(result, tuple)
         found = f"a tuple of {len(result)}" if tuples else type(result).__name__
         raise TypeError(f"step: found {found} as its result, wanted (state, y)")
-    after, after_tree = pytree.tree_flatten(result[0])
-    if after_tree != tree or not all(isinstance(s, Tensor) for s in after):
-        raise TypeError(f"step: found the state {after_tree} in its result, wanted {tree}, as init")
+    after = tree.tensors(result[0], "the state", ", as init")
     for old, new in zip(leaves, after, strict=True):
         if old.shape != new.shape or (old.dtype != new.dtype and not _casts(old)):
             raise ValueError(
@@ -118,9 +117,9 @@ def _casts(t: Tensor) -> bool:
 def _mixes_samples(step: Step, state: Any, x: Any, result: Any) -> str | None:
     """Why a step is not one for each sample by itself, as far as two more calls show; or None."""
     with torch.no_grad():
-        again = step(*pytree.tree_map(_copy, (state, x)))
+        again = step(*mapped(_copy, (state, x)))
         try:  # with other samples beside these
-            beside = step(*pytree.tree_map(_with_others, (state, x)))
+            beside = step(*mapped(_with_others, (state, x)))
         except Exception as error:  # whatever a step says to so many samples
             seen = _words(error)
             return f"it cannot take more samples ({seen}); what it reads of each belongs into xs"

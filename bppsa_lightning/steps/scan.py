@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from bppsa_lightning._context import unsupported_transform
 from bppsa_lightning.steps import cells, checkpoints, jacobians
@@ -15,6 +14,7 @@ from bppsa_lightning.steps.checkpoints import Checkpoints
 from bppsa_lightning.steps.engine import Step, StepEngine
 from bppsa_lightning.steps.known import Known, known_of
 from bppsa_lightning.steps.probe import Probe
+from bppsa_lightning.steps.trees import Tree, flatten, mapped
 from bppsa_lightning.windows import Cut, checkpointed, differentiated, forget_casts, speculate
 from bppsa_lightning.windows.cut import Leaves
 
@@ -48,7 +48,8 @@ def scan(
 
     but where the recurrence forgets, windows of time are walked side by side, as samples of one
     batch, verified, and repaired where they miss: a fraction of the calls of `step`, forward and
-    backward. The signature is that of `jax.lax.scan`; trees are those of torch.utils._pytree.
+    backward. The signature is that of `jax.lax.scan`; trees are those of torch.utils._pytree,
+    in which None is an empty one.
 
     Args:
         step: takes the carry, a tree of tensors (B, ...), and x, of tensors (B, ...); returns the
@@ -103,22 +104,18 @@ def scan(
             carry, y = fused
             return carry, y.flip(0) if reverse else y
         step = cells.as_step(step)
-    trees = pytree.tree_structure(init), pytree.tree_structure(xs)
+    trees = flatten(init)[1], flatten(xs)[1]
     ys, last = (call := _Call(step, *trees, state, inputs, budget)).run(algorithm)
     if reverse:
         ys = [y.flip(0) for y in ys]
-    tree = call.engine.y_tree
-    return (
-        pytree.tree_unflatten(last, call.engine.state_tree),
-        None if tree is None else pytree.tree_unflatten(ys, tree),
-    )
+    return call.engine.state_tree.unflatten(last), call.engine.y_tree.unflatten(ys)
 
 
 class _Call:
     """One scan: how it is walked, and by what."""
 
     def __init__(
-        self, step: Step, state_tree: Any, x_tree: Any, state: Leaves, inputs: Leaves,
+        self, step: Step, state_tree: Tree, x_tree: Tree, state: Leaves, inputs: Leaves,
         budget: int | None,
     ) -> None:  # fmt: skip
         self.step, self.state, self.inputs, self.budget = step, state, inputs, budget
@@ -134,8 +131,8 @@ class _Call:
         reason = unsupported_transform() or self._unfit()
         if reason is not None:
             return self._loop(reason)
-        init = pytree.tree_unflatten(self.state, self.engine.state_tree)
-        x = pytree.tree_unflatten([x[0] for x in self.inputs], self.engine.x_tree)
+        init = self.engine.state_tree.unflatten(self.state)
+        x = self.engine.x_tree.unflatten([x[0] for x in self.inputs])
         # Several backwards go through one graph, which a compiled one with donated buffers refuses.
         donates = torch._functorch.config.donated_buffer
         step = self.in_python if donates else self.step
@@ -238,7 +235,7 @@ def _checked(init: Any, xs: Any) -> tuple[list[Tensor], list[Tensor]]:
     """The leaves of both."""
     trees = {}
     for name, tree in (("init", init), ("xs", xs)):
-        trees[name] = leaves = pytree.tree_leaves(tree)
+        trees[name] = leaves = flatten(tree)[0]
         for leaf in leaves:
             if not isinstance(leaf, Tensor):
                 raise TypeError(f"{name}: found a {type(leaf).__name__} in it, wanted tensors")
@@ -276,7 +273,7 @@ def _with_resets(
 
     def resetting(carry: Any, both: tuple[Any, Tensor]) -> tuple[Any, Any]:
         x, now = both
-        return inner(pytree.tree_map(lambda s: _zeros_where(now, s), carry), x)
+        return inner(mapped(lambda s: _zeros_where(now, s), carry), x)
 
     resetting.__wrapped__ = step  # type: ignore[attr-defined]
     return resetting, (xs, reset), [*inputs, reset]

@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from bppsa_lightning.steps.engine import StepEngine
+from bppsa_lightning.steps.trees import flatten
 from bppsa_lightning.windows import Cut, Memory, Report, look, speculate
 
 
@@ -20,7 +21,7 @@ class InWindows:
 
     def __call__(self, step, init, xs):
         tensors = list(step.parameters()) if hasattr(step, "parameters") else []
-        trees = pytree.tree_structure(init), pytree.tree_structure(xs)
+        trees = flatten(init)[1], flatten(xs)[1]
         engine = StepEngine(step, *trees, tensors)
         state, inputs = pytree.tree_leaves(init), pytree.tree_leaves(xs)
         T = len(inputs[0])
@@ -31,7 +32,7 @@ class InWindows:
             levels = levels._replace(rounding=rounding, sizes=(1e-30,) * len(rounding))
         self.report = Report()
         ys, last = speculate(engine, inputs, state, cut, levels, self.report, self.checkpoint)
-        return pytree.tree_unflatten(last, trees[0]), pytree.tree_unflatten(ys, engine.y_tree)
+        return trees[0].unflatten(last), engine.y_tree.unflatten(ys)
 
 
 class Step(nn.Module):
@@ -256,7 +257,7 @@ def test_a_level_that_is_too_wide_would_be_seen():
 class TestLook:
     def engine(self, function):
         step = Step(function)
-        tree = pytree.tree_structure(torch.zeros(1))
+        tree = flatten(torch.zeros(1))[1]
         return StepEngine(step, tree, tree, list(step.parameters()))
 
     def seen(self, function, x=None, most=200):
@@ -288,7 +289,7 @@ class TestMemory:
     def calls(self, function, n, memory=None, T=400, scale=1.0):
         memory = memory or Memory()
         step = Step(function)
-        tree = pytree.tree_structure(torch.zeros(1))
+        tree = flatten(torch.zeros(1))[1]
         engine = StepEngine(step, tree, tree, list(step.parameters()))
         cuts = []
         for seed in range(n):

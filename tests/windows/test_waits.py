@@ -9,10 +9,10 @@ import torch
 from support.waits import waits
 from support.windows import leaves
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from bppsa_lightning.recurrent.engines import LayerEngine, PytorchEngine
 from bppsa_lightning.steps.engine import StepEngine
+from bppsa_lightning.steps.trees import flatten
 from bppsa_lightning.windows import Cut, Levels, Report, look, speculate
 
 CELLS = {"gru": nn.GRU, "lstm": nn.LSTM}
@@ -50,7 +50,7 @@ def test_windows_that_meet_are_waited_for_once(cell, kind, T):
 def test_nothing_is_on_another_device_than_the_sequence(T, meet):
     """Tensors of the device "meta" have no numbers; those of the CPU do not go with them."""
     step = nn.GRUCell(3, 4, device="meta")
-    tree = pytree.tree_structure(0)
+    tree = flatten(torch.zeros(1))[1]
     engine = StepEngine(lambda h, x: (step(x, h),) * 2, tree, tree, [*step.parameters()])
     x = torch.zeros(T, 2, 3, device="meta", requires_grad=True)
     levels = Levels((torch.zeros(4, device="meta"),), (1.0,))
