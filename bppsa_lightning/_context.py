@@ -73,6 +73,13 @@ def overrides_forward(module: nn.Module, base: type[nn.Module], *allowed: type[A
     )
 
 
+def masks_written(module: nn.Module, input: Any) -> None:
+    """Lets pruning write a module's masked parameters, as a call of it would."""
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, BasePruningMethod):
+            hook(module, (input,))
+
+
 def has_hooks(module: nn.Module) -> bool:
     """Whether hooks look at a module's calls; pruning's only set its weight or bias."""
     if module._forward_hooks or module._backward_hooks or module._backward_pre_hooks:

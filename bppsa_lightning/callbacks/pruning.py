@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from bppsa_lightning import pruned
+from bppsa_lightning._context import masks_written
 from bppsa_lightning._rank_zero import rank_zero_info
 from bppsa_lightning._replacement import Replacement
 from bppsa_lightning._trees import settle, stand_in
@@ -139,9 +140,7 @@ class SparseJacobianPruning(ModelPruning):
         """Prunes, then fixes patterns and parameters for retraining."""
         self._restore_dense()
         for module, _ in self._parameters_to_prune:
-            for hook in module._forward_pre_hooks.values():
-                if isinstance(hook, prune.BasePruningMethod):
-                    hook(module, ())  # writes the masked parameter anew
+            masks_written(module, ())
         super().apply_pruning(amount)
         self._compact_layers()
 
@@ -165,20 +164,20 @@ class SparseJacobianPruning(ModelPruning):
             return
         self._masks = _packed_masks(self._model)
         self._attached_here += pruned.attach_layers(self._model)
+        stay = [] if self._compacts() or not self.compact else ["parameters stay dense under DDP"]
         if self._compacts():
-            sparse = pruned.sparse_layers(self._model).values()
-            self._compact = [
-                CompactWeight(layer, self._optimizers)
-                for layer in sparse
-                if pruned.unsupported(layer.module) is None and CompactWeight.is_compactable(layer)
-            ]
+            for name, layer in pruned.sparse_layers(self._model).items():
+                if pruned.unsupported(layer.module) or not CompactWeight.is_compactable(layer):
+                    continue
+                if why := CompactWeight.held_by(layer, self._model, self._optimizers):
+                    stay.append(f"{name} stays dense: {why}")
+                else:
+                    self._compact.append(CompactWeight(layer, self._optimizers))
         self._plan_to_log = True
         sparsity = self.sparsity()
         self._log({"pruning/sparsity": sparsity})
-        rank_zero_info(
-            f"SparseJacobianPruning: {sparsity:.2%} of prunable weights pruned"
-            + ("" if self._compacts() or not self.compact else "; parameters stay dense under DDP")
-        )
+        said = [f"{sparsity:.2%} of prunable weights pruned", *stay]
+        rank_zero_info(f"SparseJacobianPruning: {'; '.join(said)}")
 
     def _compacts(self) -> bool:
         """Whether parameters may be exchanged: DDP and its kind keep those that they were given."""
@@ -211,6 +210,10 @@ class SparseJacobianPruning(ModelPruning):
         settle(self, trainer)
         super().setup(trainer, pl_module, stage)
         self._trainer, self._model = trainer, pl_module
+        if (
+            stage == "fit"
+        ):  # another fit's masks are not this one's; a checkpoint is read after this
+            self._masks, self._resumes = _packed_masks(pl_module), False
         self._load_hook = pl_module.register_load_state_dict_pre_hook(_accept_masked)
 
     @override

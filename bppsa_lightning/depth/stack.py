@@ -15,6 +15,7 @@ from bppsa_lightning import planner
 from bppsa_lightning._context import (
     OVERRIDES_FORWARD,
     has_hooks,
+    masks_written,
     overrides_forward,
     unsupported_transform,
 )
@@ -132,8 +133,7 @@ class FeedforwardChain(Chain):
     def _run(self, modules: Sequence[nn.Module], first: int, x: Tensor) -> Tensor:
         parameters = []
         for module in modules:
-            for hook in module._forward_pre_hooks.values():  # pruning: puts the weight together
-                hook(module, (x,))
+            masks_written(module, x)
             parameters.append(layers.parameters_of(module))
         flat = [p for group in parameters for p in group]
         if not (torch.is_grad_enabled() and any(t.requires_grad for t in (x, *flat))):
@@ -182,8 +182,7 @@ class FeedforwardChain(Chain):
             raise ValueError(f"{self.name or 'module'}: found {reason}; that is not divided")
         parameters = []
         for module in modules:
-            for hook in module._forward_pre_hooks.values():  # pruning: puts the weight together
-                hook(module, (x,))
+            masks_written(module, x)
             parameters.append(layers.parameters_of(module))
         flat = [p for group in parameters for p in group]
         wants_x = divided.exchange.is_first and x.requires_grad

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
 from bppsa_lightning import ops
@@ -21,6 +21,12 @@ from bppsa_lightning.pruned.layer import SparseLayer
 
 _NAME = "weight_orig"
 _WORTH = 0.4  # density; above, most layers run dense, and take and put their values
+# They treat each number by itself, so that the shape of a parameter is nothing to them. A subclass
+# may do otherwise.
+_ELEMENTWISE = {
+    optim.SGD, optim.ASGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax,
+    optim.Adagrad, optim.Adadelta, optim.RMSprop, optim.Rprop,
+}  # fmt: skip
 
 
 class CompactWeight:
@@ -58,6 +64,26 @@ class CompactWeight:
         few = layer.pattern.density <= _WORTH
         return known and few and layer.binary and weight.shape == layer.module.weight_mask.shape
 
+    @staticmethod
+    def held_by(layer: SparseLayer, model: nn.Module, optimizers: Iterable[Optimizer]) -> str:
+        """Who needs the dense parameter as it is; empty if nobody does.
+
+        Args:
+            layer: attached, its ``weight_orig`` dense.
+            model: all whose modules might share the parameter.
+            optimizers: all that might hold it.
+        """
+        weight = layer.module._parameters[_NAME]
+        if sum(weight is p for m in model.modules() for p in m._parameters.values()) > 1:
+            return "another module has the same weight"
+        if weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None):
+            return "its weight has a hook"
+        for optimizer in optimizers:
+            held = any(p is weight for group in optimizer.param_groups for p in group["params"])
+            if held and type(optimizer) not in _ELEMENTWISE:
+                return f"{type(optimizer).__name__} may depend on a weight's shape"
+        return ""
+
     def compacted(self, dense: Tensor) -> Tensor:
         """The surviving (nnz,) of a tensor of the weight's shape."""
         return ops.surviving(dense.detach(), self.pattern)
@@ -68,8 +94,9 @@ class CompactWeight:
 
     @torch.no_grad()
     def expand(self, optimizers: Iterable[Optimizer] = ()) -> None:
-        """Puts the original parameter back, with the values of now."""
+        """Puts the original parameter back, with the values of now, frozen if they are."""
         self.dense.view(-1).index_copy_(0, self.pattern.index, self.values)
+        self.dense.requires_grad_(self.values.requires_grad)
         self.layer.module._parameters[_NAME] = self.dense
         swap_parameter(optimizers, self.values, self.dense, self.expanded)
         for hook in self._hooks:

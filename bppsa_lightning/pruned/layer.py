@@ -8,7 +8,12 @@ from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod
 
 from bppsa_lightning import ops
-from bppsa_lightning._context import OVERRIDES_FORWARD, overrides_forward, unsupported_transform
+from bppsa_lightning._context import (
+    OVERRIDES_FORWARD,
+    masks_written,
+    overrides_forward,
+    unsupported_transform,
+)
 from bppsa_lightning._replacement import Replacement
 from bppsa_lightning.ops._checks import FLOATS
 from bppsa_lightning.planner import cost_pruned as cost
@@ -158,8 +163,7 @@ class SparseLayer(Replacement):
         """
         module = self.module
         self._look_at_mask()
-        for hook in module._forward_pre_hooks.values():
-            hook(module, (input,))
+        masks_written(module, input)
         if unsupported(module) is not None or self._unsupported_call(input) is not None:
             return None, 0
         if nn.MaxPool2d in followers and not self._pools(input):

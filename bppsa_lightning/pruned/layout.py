@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bppsa_lightning._context import masks_written
 from bppsa_lightning._replacement import Replacement
 from bppsa_lightning.pruned.norm import normalized
 
@@ -81,6 +82,7 @@ class LayoutLayer(Replacement):
         """
         output = None
         if type(self.module) is nn.BatchNorm2d and samples_innermost(input):
+            masks_written(self.module, input)
             output = normalized(self.module, input, relu=True)
         if output is None:
             return None, 0

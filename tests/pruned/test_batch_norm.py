@@ -101,10 +101,11 @@ NORMS = {
     "frozen": {"momentum": 0.0},
     "not tracked": {"track_running_stats": False},
     "not affine": {"affine": False, "eps": 0.1},
+    "masked": {"masked": True},
 }
 
 
-def network(settings, inplace):
+def network(inplace, masked=False, **settings):
     torch.manual_seed(0)
     layers = []
     for C, O in ((3, 6), (6, 5)):
@@ -114,6 +115,9 @@ def network(settings, inplace):
     for module in model:
         if isinstance(module, nn.Conv2d):
             prune.l1_unstructured(module, "weight", 0.5)
+        if masked and isinstance(module, nn.BatchNorm2d):
+            prune.random_unstructured(module, "weight", 2)
+            prune.random_unstructured(module, "bias", 3)
     return model
 
 
@@ -147,7 +151,7 @@ def used(monkeypatch):
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("name", NORMS)
 def test_a_network_trains_as_stock(name, inplace, every_layer_is_sparse, monkeypatch):
-    wanted, found = network(NORMS[name], inplace), network(NORMS[name], inplace)
+    wanted, found = network(inplace, **NORMS[name]), network(inplace, **NORMS[name])
     bl.attach(found)
     seen = used(monkeypatch)
     for seed in range(3):
@@ -166,7 +170,7 @@ def test_a_network_trains_as_stock(name, inplace, every_layer_is_sparse, monkeyp
 
 
 def test_hooks_see_what_is_between(every_layer_is_sparse, monkeypatch):
-    wanted, found = network({}, False), network({}, False)
+    wanted, found = network(False), network(False)
     bl.attach(found)
     seen, outputs = used(monkeypatch), []
     for model in (wanted, found):

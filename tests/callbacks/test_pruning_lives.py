@@ -1,0 +1,139 @@
+"""SparseJacobianPruning beside whatever else holds a parameter or wants to see it dense.
+
+The judge is Lightning's own ModelPruning with the same settings.
+"""
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import BaseFinetuning, Callback, ModelCheckpoint
+from support.pruning_runs import Network, as_stock, density, fit
+from torch import nn
+
+import bppsa_lightning as bl
+
+pytestmark = pytest.mark.usefixtures("every_layer_is_sparse")
+
+HOW = {"amount": 0.7, "parameter_names": ["weight"], "use_global_unstructured": False}
+
+
+class Optimized(Network):
+    """Trained by whatever optimizer is made of its trainable parameters."""
+
+    def __init__(self, optimizer):
+        torch.manual_seed(0)
+        super().__init__()
+        self.optimizer = optimizer
+
+    def configure_optimizers(self):
+        return self.optimizer([p for p in self.parameters() if p.requires_grad])
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, 0.05, momentum=0.9)
+
+
+class Own(torch.optim.SGD):
+    """An optimizer of somebody's own; may look at anything."""
+
+
+class Sizes(Callback):
+    """How many numbers each layer's parameter holds, epoch by epoch."""
+
+    def __init__(self):
+        self.shapes = []
+
+    def on_train_epoch_start(self, trainer, model):
+        layers = [m for m in model.net if isinstance(m, nn.Conv2d | nn.Linear)]
+        self.shapes.append([m._parameters.get("weight_orig", m.bias).dim() for m in layers])
+
+
+def assert_same_training(model, *callbacks, at_epochs=(0, 2), **settings):
+    """Trains two of `model()`, with stock's pruning and with ours."""
+    how = {**HOW, "at_epochs": list(at_epochs)}
+    stock = fit(as_stock(**how), *[c() for c in callbacks], model=model(), **settings)
+    sizes = Sizes()
+    ours = fit(
+        bl.SparseJacobianPruning(**how), *[c() for c in callbacks], sizes, model=model(), **settings
+    )
+    assert ours.losses == pytest.approx(stock.losses, rel=1e-9)
+    assert density(ours) == density(stock) < 0.4
+    for mine, theirs in zip(ours.parameters(), stock.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-9)
+    return sizes.shapes
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda p: torch.optim.Adafactor(p, 0.01),
+        lambda p: torch.optim.LBFGS(p, 0.05, max_iter=2),
+        lambda p: Own(p, 0.05),
+    ],
+    ids=["Adafactor", "LBFGS", "own"],
+)
+def test_an_optimizer_that_may_look_at_shapes_keeps_dense_parameters(optimizer, caplog):
+    with caplog.at_level("INFO"):
+        shapes = assert_same_training(lambda: Optimized(optimizer))
+    assert shapes[1] == [4, 4, 2]
+    assert "stays dense" in caplog.text and "may depend on a weight's shape" in caplog.text
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad"])
+def test_elementwise_optimizers_hold_the_survivors_alone(optimizer):
+    make = getattr(torch.optim, optimizer)
+    shapes = assert_same_training(lambda: Optimized(lambda p: make(p, 1e-3)))
+    assert shapes[1] == [1, 1, 1]
+
+
+class Tied(Optimized):
+    """Two convolutions with one weight."""
+
+    def __init__(self):
+        super().__init__(sgd)
+        self.net[3] = nn.Conv2d(8, 8, 3, padding=1)
+        self.net.insert(4, nn.Conv2d(8, 8, 3, padding=1))
+        self.net[4].weight = self.net[3].weight
+        self.net[-1] = nn.Linear(32, 4)
+
+
+def test_a_weight_of_two_layers_stays_one():
+    shapes = assert_same_training(Tied, at_epochs=(0,), max_epochs=3)
+    assert shapes[1] == [1, 4, 4, 1]
+
+
+def hooked():
+    model = Optimized(sgd)
+    model.net[3].weight.register_hook(lambda gradient: 2 * gradient)
+    return model
+
+
+def test_a_hook_on_a_weight_is_called_on():
+    assert assert_same_training(hooked)[1] == [1, 4, 1]
+
+
+class Thawing(BaseFinetuning):
+    """The first layer is frozen for two epochs."""
+
+    def freeze_before_training(self, model):
+        self.freeze(model.net[0])
+
+    def finetune_function(self, model, epoch, optimizer):
+        if epoch == 2:
+            self.unfreeze_and_add_param_group(model.net[0], optimizer, lr=0.01)
+
+
+def test_a_layer_thawed_while_compact_stays_thawed_when_it_is_pruned_again():
+    assert_same_training(lambda: Optimized(sgd), Thawing, at_epochs=(0, 3), max_epochs=6)
+
+
+def test_masks_of_a_fit_are_not_the_next_one_s(tmp_path):
+    """The second fit of a model prunes later; a checkpoint before that has no masks."""
+    model, first = Optimized(sgd), {**HOW, "at_epochs": [0]}
+    callback = bl.SparseJacobianPruning(**first)
+    fit(callback, model=model, max_epochs=2)
+    callback._apply_pruning = False
+    keep = ModelCheckpoint(tmp_path, filename="second")
+    fit(callback, keep, model=model, max_epochs=2)
+    saved = torch.load(tmp_path / "second.ckpt", weights_only=True)["callbacks"]
+    assert [s["masks"] for name, s in saved.items() if "Pruning" in name] == [{}]
+    assert density(model) > 0.9
