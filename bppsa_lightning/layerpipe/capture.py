@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,10 +72,40 @@ class Output:
             )
         return self.y.clone()  # which the step may change in place, as it may the chain's own
 
-    def check(self) -> None:
-        """Raises if the step did not ask for it."""
+    def loss_of(
+        self, step: Callable[[], Any], chain: nn.Sequential, others: Mapping[int, str],
+        call: Callable[[Tensor], Tensor] | None = None,
+    ) -> Any:  # fmt: skip
+        """What a step returns that calls the chain, and is given this instead.
+
+        Args:
+            step: a training step without its arguments.
+            others: {id: name} of the parameters of other stages.
+            call: in place of this.
+
+        Raises:
+            RuntimeError: the step did not call the chain, returned no loss, or one that depends on
+                parameters of other stages.
+        """
+        with chain_is(chain, call or self):
+            found = step()
         if not self.calls:
             raise RuntimeError(_not_called(self.name))
+        loss = found["loss"] if isinstance(found, Mapping) else found
+        if loss is None:
+            raise RuntimeError(
+                "training_step: found None, wanted a loss: the other processes of the pipeline "
+                "have begun this mini-batch. To leave it out: a loss of 0 times the output"
+            )
+        for parameter in _leaves(loss.grad_fn if others else None):
+            if (name := others.get(id(parameter))) is not None:
+                raise RuntimeError(
+                    f"chain: the loss depends on {name!r}, a parameter of another process, wanted "
+                    f"one of the output of {self.name!r} alone: that gradient would be lost. For a "
+                    "penalty: the optimizer's weight_decay, or on_before_optimizer_step, which "
+                    "each process runs for its own"
+                )
+        return found
 
     def gradient(self) -> Tensor:
         """What the loss has left, after its backward."""
@@ -84,3 +114,16 @@ class Output:
                 f"chain: the loss does not depend on the output of {self.name!r}, or is detached"
             )
         return self.y.grad
+
+
+def _leaves(node: Any) -> Iterator[Tensor]:
+    """The leaves of a graph."""
+    nodes, seen = [node], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        nodes += [below for below, _ in node.next_functions]

@@ -2,36 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.utils.prune import BasePruningMethod
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from bppsa_lightning.layerpipe.links import rank_of
 from bppsa_lightning.layerpipe.trace import Event
 
 
 @torch.no_grad()
-def share_weights(chain: nn.Sequential, spans: Sequence[range]) -> None:
-    """Gives every process the parameters and buffers of every stage, as they are there."""
+def share_weights(chain: nn.Sequential, spans: Sequence[range], device: torch.device) -> None:
+    """Gives every process the parameters and buffers of every stage, as they are there.
+
+    And what their last forward has made of masked weights: the next pruning compares those.
+    """
     for stage, span in enumerate(spans):
         for layer in span:
-            for tensor in [*chain[layer].parameters(), *chain[layer].buffers()]:
-                _broadcast(tensor, rank_of(stage, len(spans)))
+            for tensor in _tensors(chain[layer]):
+                _broadcast(tensor, rank_of(stage, len(spans)), device)
+
+
+def _tensors(layer: nn.Module) -> Iterator[torch.Tensor]:
+    yield from layer.parameters()
+    yield from layer.buffers()
+    for module in layer.modules():
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, BasePruningMethod):
+                yield vars(module)[hook._tensor_name]
 
 
 @torch.no_grad()
-def share_from_zero(model: nn.Module) -> None:
+def share_from_zero(model: nn.Module, device: torch.device) -> None:
     """Gives every process the parameters and buffers of rank 0."""
     for tensor in [*model.parameters(), *model.buffers()]:
-        _broadcast(tensor, 0)
+        _broadcast(tensor, 0, device)
 
 
-def _broadcast(tensor: torch.Tensor, rank: int) -> None:
-    sent = tensor.data.contiguous()
+def averages(callbacks: Sequence[object]) -> list[AveragedModel]:
+    """The moving averages of the weights that callbacks keep (Lightning's `WeightAveraging`).
+
+    Each process averages the weights that it has, of which only its own stage's are new.
+    """
+    kept = (getattr(callback, "_average_model", None) for callback in callbacks)
+    return [average for average in kept if isinstance(average, AveragedModel)]
+
+
+def _broadcast(tensor: torch.Tensor, rank: int, device: torch.device) -> None:
+    sent = tensor.data.to(device).contiguous()  # an average may be kept on another device
     dist.broadcast(sent, rank)
     if sent.data_ptr() != tensor.data_ptr():
         tensor.data.copy_(sent)

@@ -30,9 +30,13 @@ class Drains(Callback):
         self._strategy = strategy
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Before a checkpoint that the count of steps brings about."""
-        if any(_is_due(callback, trainer.global_step) for callback in trainer.checkpoint_callbacks):
+        """Before a checkpoint that the count of steps brings about; and before a learning rate."""
+        due = any(
+            _is_due(callback, trainer.global_step) for callback in trainer.checkpoint_callbacks
+        )
+        if due:
             self._strategy.share()
+        if due or any(map(_reads_steps, trainer.lr_scheduler_configs)):
             self._share_metrics(trainer)
 
     def on_validation_start(self, trainer: pl.Trainer, *_: Any) -> None:
@@ -56,3 +60,8 @@ class Drains(Callback):
 def _is_due(callback: Any, step: int) -> bool:
     every = getattr(callback, "_every_n_train_steps", 0)
     return bool(every) and step % every == 0
+
+
+def _reads_steps(config: Any) -> bool:
+    """Whether a scheduler (ReduceLROnPlateau) reads a metric within an epoch."""
+    return bool(config.reduce_on_plateau) and config.interval == "step"

@@ -115,3 +115,18 @@ def check_cuts(chain: nn.Sequential, cuts: Sequence[int], processes: int) -> Non
                         f"cuts: found the parameter {first[1]} of stage {first[0]} again as "
                         f"{layer}.{name} in stage {stage}, wanted shared parameters in one stage"
                     )
+
+
+def parameters_outside(chain: nn.Sequential, name: str, span: range) -> dict[int, str]:
+    """{id: dotted name in the model} of the parameters of all layers but some.
+
+    Args:
+        name: of the chain.
+        span: the layers that are left out, those of a stage.
+    """
+    return {
+        id(parameter): f"{name}.{index}.{key}"
+        for index, layer in enumerate(chain)
+        for key, parameter in layer.named_parameters()
+        if index not in span
+    }

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from bppsa_lightning._rank_zero import rank_zero_warn
+from bppsa_lightning.layerpipe.collect import averages
 from bppsa_lightning.layerpipe.delays import SCHEDULES
 from bppsa_lightning.layerpipe.weights import VERSIONS
 
@@ -30,8 +31,9 @@ def refuse(trainer: Any, strategy: Any) -> None:
     """Raises for settings of a Trainer that a `LayerPipeStrategy` cannot honour.
 
     Raises:
-        ValueError: manual optimization; with delays: accumulation or a loss scaler; synchronised
-            batch norms; versions="average" under mixed precision.
+        ValueError: manual optimization; with delays: accumulation, a loss scaler or a moving
+            average of the weights; synchronised batch norms; versions="average" under mixed
+            precision.
     """
     module = trainer.lightning_module
     if not module.automatic_optimization:
@@ -39,9 +41,15 @@ def refuse(trainer: Any, strategy: Any) -> None:
     if strategy._layer_sync is not None:
         _fail("sync_batchnorm", True, "False: each batch norm lives in one process")
     if strategy.is_delayed:
-        if trainer.accumulate_grad_batches != 1:
-            found = trainer.accumulate_grad_batches
-            _fail("accumulate_grad_batches", found, "1, or LayerPipeStrategy(delays=False)")
+        exact = "or LayerPipeStrategy(delays=False)"
+        counts = [trainer.accumulate_grad_batches]
+        for callback in trainer.callbacks:  # GradientAccumulationScheduler
+            counts += getattr(callback, "scheduling", {}).values()
+        if any(count != 1 for count in counts):
+            _fail("accumulate_grad_batches", max(counts), f"1, {exact}")
+        if averages(trainer.callbacks):
+            # One after every step of the Trainer is none after every update of a stage.
+            _fail("callbacks", "WeightAveraging", f"none that averages weights, {exact}")
         if getattr(trainer.precision_plugin, "scaler", None) is not None:
             _fail("precision", trainer.precision, "one without a loss scaler, as 'bf16-mixed'")
     if strategy.versions == "average" and "mixed" in str(trainer.precision):

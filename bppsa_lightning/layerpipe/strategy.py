@@ -104,10 +104,11 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
 
     def _reset(self) -> None:
         self._pipeline: Any = None
-        self._links: Links | None = None
+        self._links: Any = None
         self._output: capture.Output | None = None
         self._options: dict[int, Options] = {}
         self._grads: list[Tensor | None] = []
+        self._others: dict[int, str] = {}  # parameters of the other stages
         self._callback: Any = None
         self._clipping: Any = None
         self._randomness: LoaderRandomness | None = None
@@ -148,9 +149,10 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         if hasattr(epoch_loop, "_broadcast_sigterm_tensor"):
             # Before every batch it would make all processes wait for the last stage.
             epoch_loop._broadcast_sigterm_tensor = partial(self._stop_at_sigterm, trainer)
-        super().setup(trainer)
+        # (Before the optimizers, whose schedule may ask how many steps the loaders give.)
         self._randomness = LoaderRandomness()
         self._randomness.states = self.broadcast(self._randomness.states)
+        super().setup(trainer)
         assert self.lightning_module is not None
         self._metrics = WholeMetrics(self.lightning_module)
 
@@ -168,7 +170,7 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         self._name, self._layers = find.find_chain(module, self.chain)
         find.check(module, self._name, self._layers, self.stages, self.cuts)
         refuse.warn(module.trainer, self, self._layers)
-        collect.share_from_zero(module)
+        collect.share_from_zero(module, self.root_device)
         self._links = Links(self.stages, self.root_device)
         self._callback = Drains(self)
         trainer: Any = module.trainer
@@ -188,9 +190,10 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         first = rank_of(0, self.stages)
         plan = None if x is None else make_plan(self._layers, x, self)
         self.plan = plan = self.broadcast(plan, first)
-        assert plan is not None and self._links is not None
+        assert plan is not None
         find.check_cuts(self._layers, plan.cuts, self.stages)
         rank_zero_info(plan.summary(self.schedule, self.versions))
+        self._others = find.parameters_outside(self._layers, self._name, plan.spans[self.stage])
         self._trace = Trace(self.trace is not None)
         self._pipeline = pipeline_of(self, plan, self._layers, self._links, self._trace)
 
@@ -206,9 +209,7 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         step = partial(super().training_step, *args, **kwargs)
         if self.stages == 1:
             return self._step_alone(step)
-        x = None
-        if self.stage == 0:
-            x = capture.input_of(self._layers, self._name, step)
+        x = capture.input_of(self._layers, self._name, step) if self.stage == 0 else None
         self._begin(x)
         if self.schedule == "zero_bubble":
             return self._step_without_bubbles(x, *args, **kwargs)
@@ -217,10 +218,7 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         if not self._is_last:
             return self._unknown_loss()
         self._output = capture.Output(self._name, y.requires_grad_())
-        with capture.chain_is(self._layers, self._output):
-            loss = step()
-        self._output.check()
-        return loss
+        return self._output.loss_of(step, self._layers, self._others)
 
     def _unknown_loss(self) -> Tensor:
         """What the other processes have for the loss, which rank 0 knows."""
@@ -229,7 +227,7 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
     def _step_without_bubbles(self, x: Tensor | None, *args: Any, **kwargs: Any) -> Any:
         """Forward and backward of all micro-batches; the step runs for each."""
         step, parts = super().training_step, self.micro_batches
-        loss = loss_of_parts(step, (args, kwargs), parts, self._name, self._layers)
+        loss = loss_of_parts(step, (args, kwargs), parts, self._name, self._layers, self._others)
         with self.precision_plugin.train_step_context():
             value, self._grads = self._pipeline.step(x, loss if self._is_last else None)
         return self._unknown_loss() if value is None else value.requires_grad_()
@@ -243,10 +241,7 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
             return output(x)
 
         self._output = output = capture.Output(self._name, torch.empty(0))
-        with capture.chain_is(self._layers, run):
-            loss = step()
-        output.check()
-        return loss
+        return output.loss_of(step, self._layers, self._others, run)
 
     @override
     def backward(
@@ -314,7 +309,6 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
             for turn in self._pipeline.turns_to_drain():
                 self._drain_turn(turn)
         self._pipeline.drained = self._pipeline.entered
-        assert self._links is not None
         self._links.flush()
 
     def _drain_turn(self, turn: int) -> None:
@@ -339,17 +333,28 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         super().barrier(*args, **kwargs)
 
     def share(self) -> None:
-        """Drains, and gives every process the weights of all stages."""
+        """Drains, and gives every process the weights of all stages, and averages of them."""
         self.drain()
-        if self._pipeline is not None and self.plan is not None and self.stages > 1:
-            with torch.inference_mode(False):
-                collect.share_weights(self._layers, self.plan.spans)
+        if self._pipeline is None or self.plan is None or self.stages == 1:
+            return
+        module: Any = self.lightning_module
+        averages = collect.averages(module.trainer.callbacks)
+        with torch.inference_mode(False):
+            for model in [module, *(average.module for average in averages)]:
+                chain = model.get_submodule(self._name)
+                collect.share_weights(chain, self.plan.spans, self.root_device)
 
     @property
     @override
     def restore_checkpoint_after_setup(self) -> bool:
         """True: before it, weights of 64 bits would be read into a model of 32."""
         return True
+
+    @override
+    def load_model_state_dict(self, checkpoint: Any, strict: bool = True) -> None:
+        """As the base method, once nothing is under way (after a search for a learning rate)."""
+        self.drain()
+        super().load_model_state_dict(checkpoint, strict)
 
     @override
     def lightning_module_state_dict(self) -> dict[str, Any]:
@@ -370,13 +375,12 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
     def finish(self) -> None:
         """Weights of all stages in every process, and the trace."""
         self.share()
-        if self._pipeline is None or not self._trace.keep:
+        if self._pipeline is None or self.trace is None:
             return
         self.events = collect.events_of_stages(self._trace.events, self.global_rank, self.stages)
         if self.events:
             for events in self.events:
                 self.observed_delays |= observed_delays(events)
-            assert self.trace is not None
             write_chrome_trace(self.trace, self.events)
 
     @override

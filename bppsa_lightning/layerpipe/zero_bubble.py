@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,10 +42,32 @@ def order(stage: int, stages: int, micro_batches: int) -> list[str]:
 
 
 class _Layers(nn.Sequential):
-    """Layers that leave their input as it is: torch's runtime gives them a leaf."""
+    """Layers as torch's runtime wants them.
+
+    It gives them a leaf, which they must not change. It sends what they return, and the gradient of
+    their input, as they lie in memory: in one piece. And behind a stage with nothing to train it
+    would find no gradient of any weight, as the input of the next stage has none.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.clone() if changes_its_input(self[0]) else x)
+        if x.requires_grad:
+            x = _InOnePiece.apply(x)  # type: ignore[no-untyped-call]
+        y: Tensor = super().forward(x.clone() if changes_its_input(self[0]) else x)
+        if torch.is_grad_enabled() and y.is_floating_point() and not y.requires_grad:
+            y = y.detach().requires_grad_()
+        return y.contiguous()
+
+
+class _InOnePiece(torch.autograd.Function):
+    """A tensor whose gradient is contiguous."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.contiguous()
 
 
 class ZeroBubblePipeline:
@@ -160,7 +183,7 @@ def part_of(batch: Any, part: int, parts: int, rows: int) -> Any:
 
 def loss_of_parts(
     step: Callable[..., Any], batch: tuple[tuple[Any, ...], dict[str, Any]], parts: int, name: str,
-    chain: nn.Sequential,
+    chain: nn.Sequential, others: Mapping[int, str],
 ) -> Callable[[Tensor, int], Tensor]:  # fmt: skip
     """The loss of a micro-batch, as a function of the chain's output and of its number.
 
@@ -170,14 +193,13 @@ def loss_of_parts(
         parts: how many micro-batches there are.
         name: of the chain.
         chain: which gives the output when the step calls it.
+        others: as of `capture.Output.loss_of`.
     """
 
     def loss(y: Tensor, part: int) -> Tensor:
         output = capture.Output(name, y)
         args, kwargs = part_of(batch, part, parts, len(y) * parts)
-        with capture.chain_is(chain, output):
-            found = step(*args, **kwargs)
-        output.check()
+        found = output.loss_of(partial(step, *args, **kwargs), chain, others)
         tensor: Any = found["loss"] if isinstance(found, Mapping) else found
         return tensor  # type: ignore[no-any-return]
 

@@ -36,6 +36,8 @@ def said(tmp_path_factory):
         ("falling cuts", "ValueError: cuts: found (5, 3), wanted rising numbers"),
         ("manual", "ValueError: automatic_optimization: found False"),
         ("accumulated", "ValueError: accumulate_grad_batches: found 2"),
+        ("accumulated later", "ValueError: accumulate_grad_batches: found 3"),
+        ("averaged", "ValueError: callbacks: found 'WeightAveraging'"),
         ("sync_batchnorm", "ValueError: sync_batchnorm: found True"),
         ("average, mixed", "ValueError: versions: found 'average'"),
         ("lbfgs", "ValueError: configure_optimizers: found 'LBFGS'"),

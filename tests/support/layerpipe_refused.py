@@ -7,6 +7,7 @@ import json
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import EMAWeightAveraging, GradientAccumulationScheduler
 from torch import nn
 
 import bppsa_lightning as bl
@@ -66,6 +67,8 @@ CASES = {
     "falling cuts": (Model, {"cuts": (5, 3)}, {}),
     "manual": (Manual, {}, {}),
     "accumulated": (Model, {}, {"accumulate_grad_batches": 2}),
+    "accumulated later": (Model, {}, {"callbacks": [GradientAccumulationScheduler({1: 3})]}),
+    "averaged": (Model, {}, {"callbacks": [EMAWeightAveraging()]}),
     "sync_batchnorm": (Model, {}, {"sync_batchnorm": True}),
     "average, mixed": (Model, {"versions": "average"}, {"precision": "bf16-mixed"}),
     "lbfgs": (LBFGS, {}, {}),

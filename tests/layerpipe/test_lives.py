@@ -1,0 +1,69 @@
+"""Pipelines without delays beside one process, over what a Trainer does around the steps."""
+
+import pytest
+import torch
+from support import forked
+from support.helpers import assert_close
+
+pytestmark = pytest.mark.slow
+SCRIPT = forked.TESTS / "support" / "layerpipe_lives.py"
+EXACT = [
+    "averaged", "falling", "one_cycle", "frozen_zero_bubble", "recurrent",
+    "recurrent_zero_bubble", "pruned",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """{(case, "stock" or rank): what that process has in the end}."""
+    folder = tmp_path_factory.mktemp("lives")
+    forked.run(folder, SCRIPT, folder, "stock")
+    forked.run(folder, SCRIPT, folder, "pipe", ranks=2)
+    return found_in(folder)
+
+
+def found_in(folder):
+    return {
+        tuple(file.stem.rsplit("_", 1)): torch.load(file, weights_only=True)
+        for file in folder.glob("*.pt")
+    }
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_it_ends_as_one_process_does(left, case):
+    stock = left[case, "stock"]
+    for rank in "01":
+        found = left[case, rank]
+        assert found["error"] == stock["error"] == ""
+        assert found["steps"] == stock["steps"] >= 20
+        assert found["rates"] == stock["rates"]
+        assert_close(found["weights"], stock["weights"], 1e-5 if case == "pruned" else 1e-9)
+
+
+def test_the_rate_falls_within_an_epoch_and_pruning_is_repeated(left):
+    """What the cases above are about does happen."""
+    assert len(set(left["falling", "stock"]["rates"])) > 3
+    assert len(set(left["one_cycle", "stock"]["rates"])) == 20
+    weights = [w for n, w in left["pruned", "stock"]["weights"].items() if n.endswith("weight")]
+    zeros = sum(int((w == 0).sum()) for w in weights) / sum(w.numel() for w in weights)
+    assert zeros > 0.5
+
+
+def test_a_search_for_a_learning_rate_leaves_nothing_under_way(left):
+    a, b = left["searched", "0"], left["searched", "1"]
+    assert a["error"] == b["error"] == "" and a["steps"] == b["steps"] == 20
+    assert a["rates"] == b["rates"]
+    assert_close(a["weights"], b["weights"], 0)
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("penalised", "chain: the loss depends on 'net.0.weight', a parameter of another process"),
+        ("penalised_zero_bubble", "chain: the loss depends on 'net.0.weight', a parameter of"),
+        ("skips", "training_step: found None, wanted a loss: the other processes"),
+    ],
+)
+def test_what_would_train_something_else_is_refused(tmp_path, case, message):
+    forked.run(tmp_path, SCRIPT, tmp_path, case, ranks=2)
+    assert found_in(tmp_path)[case, "0"]["error"].startswith(message)

@@ -1,0 +1,166 @@
+"""What a Trainer does around a training, in a pipeline and in one process, for tests/layerpipe.
+
+    python layerpipe_lives.py FOLDER stock|pipe
+
+With "pipe" the other process is started in the same way. Writes FOLDER/<case>_<stock|rank>.pt.
+"""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import EMAWeightAveraging, LearningRateFinder, ModelPruning
+from torch import Tensor, nn
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader
+
+import bppsa_lightning as bl
+from support.layerpipe_training import CLASSES, Model, data, perceptron, trainer
+
+
+class Lived(Model):
+    """With float inputs of the weights' type, and a learning rate that a finder may set."""
+
+    lr = 0.05
+
+    def __init__(self, layers=perceptron) -> None:
+        super().__init__(layers)
+        self.rates: list[float] = []
+
+    def on_train_batch_start(self, *_) -> None:
+        self.rates.append(self.optimizers().param_groups[0]["lr"])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), self.lr, momentum=0.9)
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(data(count=60), batch_size=6)
+
+
+class Falling(Lived):
+    """Its learning rate falls where the loss of a step does not."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        falls = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.9, patience=0, threshold=0.2)
+        config = {"scheduler": falls, "monitor": "train_loss", "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": config}
+
+
+class OneCycle(Lived):
+    """Asks how many steps there will be."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer, steps = super().configure_optimizers(), self.trainer.estimated_stepping_batches
+        cycle = lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=int(steps))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cycle, "interval": "step"}}
+
+
+class Frozen(Lived):
+    """Nothing to train in the first stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net[:4].requires_grad_(False)
+
+
+class Penalised(Lived):
+    """A loss with a term of the first layer's weights."""
+
+    def loss(self, batch) -> Tensor:
+        return super().loss(batch) + self.net[0].weight.square().sum()
+
+
+class Skips(Lived):
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        return None if index == 2 else loss
+
+
+class Over(nn.Module):
+    """Some module over time, whose results lie in memory with time before samples."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.gru = nn.GRU(*sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gru(x.transpose(0, 1))[0].transpose(0, 1)
+
+
+class Repeat(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, None].expand(-1, 5, -1)
+
+
+class Last(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, -1]
+
+
+def recurrent() -> nn.Sequential:
+    layers = nn.Linear(4, 4), Repeat(), Over(4, 8), Over(8, 4), Last(), nn.Linear(4, CLASSES)
+    return nn.Sequential(*layers)
+
+
+@dataclass
+class Case:
+    """A training: its schedule, its model, callbacks, settings of the Trainer."""
+
+    schedule: str
+    model: Any = Lived
+    callbacks: Any = list
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def prunes() -> list[pl.Callback]:
+    """Over all layers at once, after each epoch."""
+    return [ModelPruning("l1_unstructured", amount=0.3, parameter_names=["weight"])]
+
+
+CASES = {
+    "averaged": Case("gpipe", Lived, lambda: [EMAWeightAveraging(decay=0.5)]),
+    "falling": Case("gpipe", Falling),
+    "one_cycle": Case("gpipe", OneCycle),
+    "frozen_zero_bubble": Case("zero_bubble", Frozen),
+    "recurrent": Case("gpipe", lambda: Lived(recurrent)),
+    "recurrent_zero_bubble": Case("zero_bubble", lambda: Lived(recurrent)),
+    "pruned": Case("gpipe", Lived, prunes, {"precision": "32-true", "max_epochs": 3}),
+    "searched": Case("layerpipe", Lived, lambda: [LearningRateFinder(num_training_steps=9)]),
+}
+# They end the process group: last, and one a run.
+FAILING = {
+    "penalised": Case("gpipe", Penalised),
+    "penalised_zero_bubble": Case("zero_bubble", Penalised),
+    "skips": Case("gpipe", Skips),
+}
+
+
+def run(folder: Path, name: str, case: Case, stock: bool) -> None:
+    model = case.model()
+    strategy: Any = "auto"
+    if not stock:
+        strategy = bl.LayerPipeStrategy(case.schedule, cuts=(len(model.net) // 2,))
+    settings = {"max_epochs": 2, "callbacks": case.callbacks(), **case.settings}
+    train = trainer(strategy, 1 if stock else 2, **settings)
+    left: dict[str, Any] = {"error": ""}
+    try:
+        train.fit(model)
+    except RuntimeError as error:
+        left["error"] = str(error)
+    left |= {"weights": model.state_dict(), "rates": model.rates, "steps": train.global_step}
+    torch.save(left, folder / f"{name}_{'stock' if stock else train.global_rank}.pt")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    folder, way = Path(sys.argv[1]), sys.argv[2]
+    for name, case in CASES.items() if way in ("stock", "pipe") else [(way, FAILING[way])]:
+        run(folder, name, case, way == "stock")
+
+
+if __name__ == "__main__":
+    main()
