@@ -18,6 +18,8 @@ from support.recurrent_layers import (
 import bppsa_lightning as bl
 
 NORMS = (torch.inf, 2)
+# Medians of 7 draws of either error came to 2.2 by luck on one machine, of 14 to 1.6 at most.
+SEEDS = range(15)
 
 
 def errors(found, truth):
@@ -47,7 +49,7 @@ def in_pytorch(name, gain, seed):
 def test_float32_error_is_at_most_twice_pytorchs(cell, algorithm, gain):
     """Median over seeds for each result: one draw of either error is rounding luck."""
     ratios = []
-    for seed in range(7):
+    for seed in SEEDS:
         tensors, incoming, truth, of_pytorch = in_pytorch(cell, gain, seed)
         found = results(ours, CELLS[cell], tensors, incoming, algorithm=algorithm)
         ratios.append(errors(found, truth) / of_pytorch)
