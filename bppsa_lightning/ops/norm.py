@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning.ops._autograd import differentiable_gradients, only
-from bppsa_lightning.ops._checks import wrong_shape
+from bppsa_lightning.ops._checks import check_like, check_shape, check_tensor, wrong_shape
 
 
 def batch_norm(
@@ -28,12 +28,18 @@ def batch_norm(
         The result (C, n); mean (C,) and variance (C,) over n, without gradient.
 
     Raises:
-        TypeError, ValueError: `x` is none of these.
+        TypeError, ValueError: an argument is none of these.
     """
-    if x.dtype not in (torch.float32, torch.float64) or x.device.type != "cpu":
-        raise TypeError(f"x: found {x.dtype} on {x.device}, wanted float32 or float64 on the CPU")
+    check_tensor("x", x)
+    if x.device.type != "cpu":
+        raise TypeError(f"x: found on {x.device}, wanted on the CPU")
     if x.dim() != 2 or not x.is_contiguous() or not x.shape[1]:
         raise wrong_shape("x", x, "contiguous (C, n), n > 0")
+    for name, of_channels in (("weight", weight), ("bias", bias)):
+        if of_channels is not None:
+            check_tensor(name, of_channels)
+            check_shape(name, of_channels, (x.shape[0],))
+            check_like(name, of_channels, "x", x)
     return torch.ops.bppsa.batch_norm(x, weight, bias, eps, relu)
 
 

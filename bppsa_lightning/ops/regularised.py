@@ -4,6 +4,7 @@ T steps, B batch, H state, G gates.
 """
 
 from collections.abc import Sequence
+from numbers import Number
 from typing import Any, NamedTuple
 
 import torch
@@ -99,6 +100,8 @@ def regularised(
     arXiv:1606.01305.
     """
     _check(cell, operands, zoneout)
+    if operands.enters is not None:
+        operands = operands._replace(enters=operands.enters.detach())
     if is_transformed():  # by torch.func
         return walk(cell, operands, float(zoneout), bool(reverse))
     operands = Regularised(*map(_laid_out, operands))  # type: ignore[arg-type]
@@ -123,8 +126,8 @@ def _check(cell: str, operands: Regularised, zoneout: float) -> None:
     known = REGULARISED if operands.norm_hh is None else NORMALISED
     if cell not in known:
         raise ValueError(f"cell: found {cell!r}, wanted one of {', '.join(map(repr, known))}")
-    if not 0 <= zoneout <= 1:
-        raise ValueError(f"zoneout: found {zoneout}, wanted a number in [0, 1]")
+    if not isinstance(zoneout, Number) or not 0 <= zoneout <= 1:  # type: ignore[operator]
+        raise ValueError(f"zoneout: found {zoneout!r}, wanted a number in [0, 1]")
     check_tensor("x", operands.x)
     check_tensor("w_hh", operands.w_hh)
     gates, has_c, x = CELLS[cell].gates, CELLS[cell].has_c, operands.x

@@ -271,6 +271,17 @@ def test_a_block_of_a_gpu_holds_a_samples_state():
     assert regularised_holds(torch.zeros(1, 1, 1), 10**6), "on a CPU, any number"
 
 
-def test_zoneout_is_a_share():
-    with pytest.raises(ValueError, match="zoneout: found 1.5, wanted"):
-        regularised("gru", draw("gru", "plain", 2, 2, 3), 1.5)
+@pytest.mark.parametrize("zoneout", [1.5, "0.1", None])
+def test_zoneout_is_a_share(zoneout):
+    with pytest.raises(ValueError, match=f"zoneout: found {zoneout!r}, wanted"):
+        regularised("gru", draw("gru", "plain", 2, 2, 3), zoneout)
+
+
+def test_what_enters_has_no_gradient():
+    """A mask that alone asks for one had a backward that found nothing saved."""
+    x, enters = torch.randn(4, 2, 9), torch.rand(2, 3, requires_grad=True)
+    operands = Regularised(x, None, None, torch.randn(9, 3), enters=enters)
+    assert not regularised("gru", operands)[0].requires_grad
+    output = regularised("gru", operands._replace(x=x.requires_grad_()))[0]
+    output.sum().backward()
+    assert enters.grad is None and x.grad is not None
