@@ -201,6 +201,25 @@ def test_a_layer_alone_computes_what_it_does_in_the_model(ours):
         torch.testing.assert_close(parameter.grad, wanted[name], rtol=1e-4, atol=1e-6)
 
 
+def test_a_model_may_change_its_input():
+    """Each step is given the same numbers, which were once those that the last one had left."""
+
+    class Shifted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            x += 1
+            return x * self.scale
+
+    x = torch.zeros(2, 3)
+    step = WholeStep(Shifted(), [x], training_step=False)
+    for _ in range(2):
+        step()
+        assert step.results()[0]["output 0"].eq(1).all() and x.eq(0).all()
+
+
 def test_ways_take_turns():
     calls = []
 

@@ -30,6 +30,7 @@ class WholeStep:
         self.model = model
         self._device = inputs[0].device
         self._inputs = inputs
+        self._given = [x.clone() for x in inputs]  # which a model may change in place
         self._training_step = training_step
         self._call = self._callable()
         self._grads: list[Tensor] | None = None
@@ -41,14 +42,16 @@ class WholeStep:
         return timed(self._device, self.forward, self.backward)
 
     def _ready(self) -> None:
-        """Random numbers are those of every other step; nothing is left of the last one."""
+        """Inputs and random numbers are those of every other step; nothing is left of the last."""
         self.model.zero_grad()
         self._found = None
+        for given, x in zip(self._given, self._inputs, strict=True):
+            given.copy_(x)
         torch.manual_seed(SEED)
 
     def forward(self) -> None:
         """Calls the model."""
-        self._found = self._call(*self._inputs)
+        self._found = self._call(*self._given)
 
     def backward(self) -> None:
         """From the loss, or from gradients of every output, which are those of every call."""
