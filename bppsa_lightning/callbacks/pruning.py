@@ -210,9 +210,7 @@ class SparseJacobianPruning(ModelPruning):
         settle(self, trainer)
         super().setup(trainer, pl_module, stage)
         self._trainer, self._model = trainer, pl_module
-        if (
-            stage == "fit"
-        ):  # another fit's masks are not this one's; a checkpoint is read after this
+        if stage == "fit":  # another fit's masks aren't this one's; a checkpoint is read after this
             self._masks, self._resumes = _packed_masks(pl_module), False
         self._load_hook = pl_module.register_load_state_dict_pre_hook(_accept_masked)
 
