@@ -39,7 +39,7 @@ def run(asked: argparse.Namespace) -> Answer:
 
     try:
         render(data, page)
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise Failed(f"{data} is damaged, or another version wrote it ({error!r})") from error
     except OSError as error:
         raise Failed(

@@ -29,7 +29,7 @@ def picture(pattern: dict[str, Any]) -> str:
         f'<path class="d{k}" d="{"".join(path)}"/>' for k, path in enumerate(paths) if path
     )
     name = escape(pattern["layer"])
-    shape = " × ".join(str(n) for n in pattern["shape"])
+    shape = escape(" × ".join(str(n) for n in pattern["shape"]))
     return (
         f'<figure><svg class="mask" viewBox="0 0 {columns} {rows}" preserveAspectRatio="none" '
         f'role="img" aria-label="surviving weights of {name}">{drawn}</svg>'

@@ -59,6 +59,34 @@ def test_damaged_data(command, run, text):
     assert not (run / PAGE).exists()
 
 
+def places_in(data):
+    """What leads to each part of nested dicts and lists."""
+    parts = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, part in parts:
+        yield (key,)
+        if isinstance(part, dict | list):
+            yield from ((key, *below) for below in places_in(part))
+
+
+@pytest.mark.parametrize("wrong", [None, 1e999, "<script>", {}], ids=repr)
+def test_damage_in_any_place_is_shown_or_named(command, run, wrong):
+    said = set()
+    for *path, last in places_in(report_data()):
+        data = part = report_data()
+        for key in path:
+            part = part[key]
+        part[last] = wrong
+        (run / DATA).write_text(json.dumps(data))
+        status, _, err = command("report", run)
+        assert status == 0 or f"{run / DATA} is damaged, or another version wrote it" in err
+        said.add(status)
+        if status == 0:
+            assert "<script>" not in (run / PAGE).read_text()
+            (run / PAGE).unlink()
+        assert not (run / PAGE).exists()
+    assert said == {0, 1}
+
+
 def test_a_page_that_cannot_be_written(command, run):
     status, _, err = command("report", run, "--output", run / "no" / "page.html")
     assert status == 1 and "cannot be read or written" in err
