@@ -51,7 +51,7 @@ def calibrate_cpu(seconds: float, progress: bool) -> str:
         spread = {key: found for node in run.packed() for key, found in node}
         scans = list(run.scans())
         by_samples = dict(run.steps())
-    earlier = tables.read_user(this) or {}
+    earlier = machine.own_cpu()
     of_other_threads = {
         section: [part for part in earlier.get(section, ()) if part["threads"] != threads]
         for section in ("hand_over", "steps")

@@ -21,6 +21,7 @@ import torch
 from bppsa_lightning import _library
 from bppsa_lightning.planner import tables
 from bppsa_lightning.planner.machine import keeps
+from bppsa_lightning.planner.tables import form
 
 CALIBRATE = (
     'bl.calibrate(device="cuda") tests and times it (about a minute); '
@@ -66,6 +67,10 @@ class GpuTable:
 
 # Estimates on a GPU that nobody measured are this one's, with its own number of multiprocessors.
 DEFAULT = GpuTable.of(tables.shipped()["nvidia_h200"])
+# The form of the owner's.
+_LIKE = {name: tables.shipped()["nvidia_h200"][name] for name in ("kernels", "recurrent")} | {
+    "measured": {"date": ""}
+}
 
 
 @keeps
@@ -81,12 +86,11 @@ def own(device: torch.device) -> GpuTable | None:
     path = tables.user_path(hardware)
     if path.exists():
         table = tables.read_user(machine(device))
-        try:
-            if table is not None:
-                return GpuTable.of(table)
-        except (KeyError, TypeError, ValueError) as error:
+        if table is not None and not (why := form.difference(table, _LIKE)):
+            return GpuTable.of(table)
+        if table is not None:
             warnings.warn(
-                f"bppsa_lightning ignores the calibration {path}: it is damaged ({error!r}). Run "
+                f"bppsa_lightning ignores the calibration {path}: it is damaged ({why}). Run "
                 'bl.calibrate(device="cuda") again, or delete the file.',
                 stacklevel=2,
             )

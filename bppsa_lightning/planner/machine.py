@@ -12,8 +12,8 @@ import torch
 
 from bppsa_lightning import _cores, _library
 from bppsa_lightning.planner import tables
+from bppsa_lightning.planner.tables import form
 
-_KINDS = ("RNN", "GRU", "LSTM")
 TABLE = "BPPSA_TABLE"  # environment variable: the name of the shipped table to take
 # What stands for a machine that is like none of those measured.
 DEFAULT = "intel_xeon_2"
@@ -60,39 +60,35 @@ def cpu() -> Mapping[str, Any]:
         if asked not in shipped_cpus():
             raise ValueError(f"{TABLE}: found {asked!r}, wanted one of {', '.join(shipped_cpus())}")
         return tables.shipped()[asked]
+    return tables.shipped()[nearest(this)] | own_cpu()
+
+
+def own_cpu() -> dict[str, Any]:
+    """The user's table of this CPU; empty if there is none, or, with a warning, if it is unfit."""
+    this = this_cpu()
     near = tables.shipped()[nearest(this)]
     own = tables.read_user(this) or {}
-    damage = _damage(near | own)
-    if damage is not None:
-        tables.warn_of(tables.user_path(this), f"it is damaged ({damage})")
-        own = {}
-    return near | own
+    damage = _damage(near | own, near)
+    if damage is None:
+        return own
+    tables.warn_of(tables.user_path(this), f"it is damaged ({damage})")
+    return {}
 
 
-def _damage(table: Mapping[str, Any]) -> str | None:
+def _damage(table: Mapping[str, Any], like: Mapping[str, Any]) -> str | None:
     """What makes a table of a CPU unusable; None if nothing does."""
-    try:
-        for part in (*table["hand_over"], table["packed"]["even"], table["packed"]["padded"]):
-            for cell, rows in part["least_T"].items():
-                if [len(row) for row in rows] != [len(part["B"])] * len(part["H"]) or not rows:
-                    return f"the sizes of {cell}"
-        if not all(part["threads"] >= 1 for part in table["hand_over"]) or not table["hand_over"]:
-            return "the numbers of threads"
-        for part in table["steps"]:
-            for cell, rows in part["seconds"].items():
-                if [len(row) for row in rows] != [len(part["samples"])] * len(part["H"]):
-                    return f"the seconds of steps of {cell}"
-                if not all(seconds > 0 for row in rows for seconds in row):
-                    return f"the seconds of steps of {cell}"
-            if min(len(part["samples"]), len(part["H"])) < 2 or "LSTM" not in part["seconds"]:
-                return "the sizes of steps"
-        if not all(part["threads"] >= 1 for part in table["steps"]) or not table["steps"]:
-            return "the numbers of threads"
-        scan = table["scan"]
-        if scan["threads"] < 1 or {len(scan[kind]) for kind in _KINDS} != {7}:
-            return "the coefficients of scans"
-    except (AttributeError, KeyError, TypeError) as error:
-        return repr(error)
+    if why := form.difference(table, {**like, "machine": {}, "measured": {}}):
+        return why
+    for part in (*table["hand_over"], table["packed"]["even"], table["packed"]["padded"]):
+        for cell, rows in part["least_T"].items():
+            if [len(row) for row in rows] != [len(part["B"])] * len(part["H"]):
+                return f"the sizes of {cell}"
+    for part in table["steps"]:
+        for cell, rows in part["seconds"].items():
+            if [len(row) for row in rows] != [len(part["samples"])] * len(part["H"]):
+                return f"the seconds of steps of {cell}"
+        if min(len(part["samples"]), len(part["H"])) < 2 or "LSTM" not in part["seconds"]:
+            return "the sizes of steps"
     return None
 
 

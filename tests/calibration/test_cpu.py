@@ -112,6 +112,19 @@ def test_what_another_number_of_threads_gave_is_kept(timed, small):
     assert [part["threads"] for part in parts] == [threads, threads + 3]
 
 
+@pytest.mark.parametrize("damage", [{"hand_over": [3]}, {"hand_over": 3}, {"steps": [{}]}], ids=str)
+def test_in_the_place_of_a_damaged_table(timed, small, damage):
+    bl.calibrate(seconds=0.1, progress=False)
+    (path,) = small.iterdir()
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(whole | damage))
+    machine.forget()
+    with pytest.warns(UserWarning, match="it is damaged"):
+        bl.calibrate(seconds=0.1, progress=False)
+    found = json.loads(path.read_text())
+    assert [found[name] for name in damage] == [whole[name] for name in damage]
+
+
 def test_steps_are_measured_around_the_least_that_pays(timed):
     timed.stock = lambda size: {"RNN": 2.0, "GRU": 0.5, "LSTM": 0.3 * size.T}[size.cell]
     bl.calibrate(seconds=0.1, progress=False)

@@ -4,6 +4,7 @@ import json
 import webbrowser
 
 import pytest
+from support.damage import damaged, places_in
 from support.report_data import report_data
 
 from bppsa_lightning.cli.report import DATA, PAGE
@@ -59,24 +60,11 @@ def test_damaged_data(command, run, text):
     assert not (run / PAGE).exists()
 
 
-def places_in(data):
-    """What leads to each part of nested dicts and lists."""
-    parts = data.items() if isinstance(data, dict) else enumerate(data)
-    for key, part in parts:
-        yield (key,)
-        if isinstance(part, dict | list):
-            yield from ((key, *below) for below in places_in(part))
-
-
 @pytest.mark.parametrize("wrong", [None, 1e999, "<script>", {}], ids=repr)
 def test_damage_in_any_place_is_shown_or_named(command, run, wrong):
     said = set()
-    for *path, last in places_in(report_data()):
-        data = part = report_data()
-        for key in path:
-            part = part[key]
-        part[last] = wrong
-        (run / DATA).write_text(json.dumps(data))
+    for place in places_in(report_data()):
+        (run / DATA).write_text(json.dumps(damaged(report_data(), place, wrong)))
         status, _, err = command("report", run)
         assert status == 0 or f"{run / DATA} is damaged, or another version wrote it" in err
         said.add(status)
