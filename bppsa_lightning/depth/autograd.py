@@ -152,8 +152,13 @@ def _differentiable(
     layers: Sequence[DepthLayer], calls: Sequence[LayerCall], needed: Sequence[bool], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
     """The gradients of x and the parameters by PyTorch's own path, with a graph behind them."""
-    x = y = calls[0].x
-    for layer, call in zip(layers, calls, strict=True):
-        y = layer.again(call._replace(x=y))
-    inputs = (x, *(parameter for call in calls for parameter in call.parameters))
-    return differentiable_gradients([y], inputs, [grad], needed)
+
+    def formula(y: Tensor, *parameters: Tensor) -> list[Tensor]:
+        each = iter(parameters)
+        for layer, call in zip(layers, calls, strict=True):
+            own = list(islice(each, len(call.parameters)))
+            y = layer.again(call._replace(x=y, parameters=own))
+        return [y]
+
+    inputs = (calls[0].x, *(parameter for call in calls for parameter in call.parameters))
+    return differentiable_gradients(formula, inputs, [grad], needed)

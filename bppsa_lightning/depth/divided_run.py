@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bppsa_lightning.depth.autograd import Run, calls_of, forward, gradients_of, steps_of, walked
 from bppsa_lightning.depth.composition import Limits
 from bppsa_lightning.depth.divided import DividedStack
 from bppsa_lightning.depth.scan import LayerScan
+from bppsa_lightning.ops._autograd import once_differentiable
 from bppsa_lightning.ops.log import record_scan
 
 
@@ -57,7 +57,7 @@ class RankRunFunction(torch.autograd.Function):
         return output.view_as(output) if output is x else output
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("a stack divided over ranks")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         call, layers = ctx.call, ctx.layers
         run, divided, exchange = call.run, call.divided, call.divided.exchange

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bppsa_lightning.divided import gradients, states
 from bppsa_lightning.divided.states import Report, Start
 from bppsa_lightning.divided.walk import Leaves, NoSteps, Walk
+from bppsa_lightning.ops._autograd import once_differentiable
 from bppsa_lightning.ranks import Exchange
 from bppsa_lightning.windows import Engine, Levels, differentiated
 
@@ -133,7 +133,7 @@ class _Divided(torch.autograd.Function):
         return (*ys, *last)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable("a layer divided over ranks")
     def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
         call, walks = ctx.call, ctx.walks
         if walks is None:

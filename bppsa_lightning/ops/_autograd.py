@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -50,19 +50,40 @@ def only(wanted: Sequence[bool], gradients: Sequence[Tensor | None]) -> tuple[Te
 
 
 def differentiable_gradients(
-    outputs: Sequence[Tensor],
+    formula: Callable[..., Sequence[Tensor]],
     inputs: Sequence[Tensor | None],
     cotangents: Sequence[Tensor | None],
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
     """Gradients with a graph behind them: of a plain formula's outputs, for second derivatives.
 
-    The formula was computed of the inputs, with gradients enabled. A cotangent may be None for
-    zeros; `wanted` says of each input whether its gradient is.
+    Args:
+        formula: inputs -> outputs.
+        inputs: tensors, or None.
+        cotangents: of the first outputs; None for zeros.
+        wanted: of each input, whether its gradient is.
     """
-    pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=False) if c is not None]
+    # Views, as one input may have been computed from another (the output of a layer, and its
+    # weights, where it is called twice): that one's gradient must not go through this one.
+    with torch.enable_grad():
+        views = [None if t is None else t.view_as(t) for t in inputs]
+        return gradients_with_graph(formula(*views), views, cotangents, wanted)
+
+
+def gradients_with_graph(
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor | None],
+    cotangents: Sequence[Tensor | None],
+    wanted: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """As `differentiable_gradients`, of outputs that are computed, by all ways to the inputs."""
+    pairs = [
+        (o, c)
+        for o, c in zip(outputs, cotangents, strict=False)
+        if c is not None and o.requires_grad
+    ]
     needed = [t for t, want in zip(inputs, wanted, strict=True) if want and t is not None]
-    if not needed:
+    if not needed or not pairs:
         return (None,) * len(inputs)
     gradients = iter(
         torch.autograd.grad(
@@ -74,6 +95,88 @@ def differentiable_gradients(
         )
     )
     return tuple(next(gradients) if want else None for want in wanted)
+
+
+class Gate:
+    """Between the inputs of a function and what they were computed from, for its gradients.
+
+    A function may read tensors that nobody can hand it in another's place (a step's parameters).
+    Where its inputs were computed with these, too (the states of an earlier call), gradients of
+    its own reading are found while the gate is closed; gradients of those gradients, later, go on
+    to where the inputs come from.
+    """
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def through(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The same, behind the gate."""
+        return [_Through.apply(self, t) if t.requires_grad else t for t in inputs]
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """While no gradient passes."""
+        self.is_closed = True
+        try:
+            yield
+        finally:
+            self.is_closed = False
+
+
+class _Through(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Gate, t: Tensor) -> Tensor:
+        ctx.gate = gate
+        return t.view_as(t)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None]:
+        return None, None if ctx.gate.is_closed else grad
+
+
+Backward = Callable[..., tuple[Tensor | None, ...]]
+
+
+def once_differentiable(what: str) -> Callable[[Backward], Backward]:
+    """Decorates a Function's backward that has no formula: whoever differentiates it is told so.
+
+    torch's own decorator tells only where a gradient that comes in has a graph behind it. Where
+    none has (that of a sum, say), second derivatives would be left out without a word.
+
+    Args:
+        what: has no second derivatives, in words.
+    """
+
+    def decorate(backward: Backward) -> Backward:
+        @wraps(backward)
+        def once(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+            with torch.no_grad():
+                found = backward(ctx, *gradients)
+            if not torch.is_grad_enabled():  # no create_graph=True
+                return found
+            tensors = [t for t in found if t is not None]
+            again = iter(_NoFormula.apply(what, torch.empty(0, requires_grad=True), *tensors))
+            return tuple(None if t is None else next(again) for t in found)
+
+        return once
+
+    return decorate
+
+
+class _NoFormula(torch.autograd.Function):
+    """Gradients as they are; that of a gradient is an error."""
+
+    @staticmethod
+    def forward(ctx: Any, what: str, requires_grad: Tensor, *found: Tensor) -> tuple[Tensor, ...]:
+        ctx.what = what
+        return tuple(t.detach() for t in found)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise NotImplementedError(
+            f"{ctx.what} has no second derivatives: found a backward through its gradients, which "
+            "were computed with create_graph=True, wanted first derivatives only"
+        )
 
 
 @contextmanager

@@ -169,10 +169,13 @@ def _differentiable_backward(
 ) -> tuple[Tensor | None, ...]:
     """The same gradients as functions of everything they depend on, by plain differentiation."""
     # A backward may be run under autocast; its products keep the precision of the forward.
-    with torch.autocast(operands.x.device.type, enabled=False), torch.enable_grad():
-        outputs = reference_outputs(ctx.cell, operands, ctx.reverse)
+    with torch.autocast(operands.x.device.type, enabled=False):
+
+        def formula(*tensors: Any) -> list[Tensor]:
+            return reference_outputs(ctx.cell, Operands(*tensors), ctx.reverse)
+
         wanted = ctx.needs_input_grad[1:9]
-        return differentiable_gradients(outputs, operands, cotangents, wanted)
+        return differentiable_gradients(formula, operands, cotangents, wanted)
 
 
 def reference_outputs(cell: str, operands: Operands, reverse: bool) -> list[Tensor]:

@@ -52,9 +52,11 @@ def _differentiable_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...
     rows, entries, _, _, _, *geometry, groups = ctx.pattern
     size = output_size(x.shape[2:], *geometry)
     grad = reference.before_relu_and_pool(grad, output, places, size).permute(3, 0, 1, 2)
-    with torch.enable_grad():
-        plain = reference.sparse_conv2d(x, values, rows, entries, geometry, groups)
-        grads = differentiable_gradients([plain], (x, values), [grad], wanted[:2])
+
+    def formula(x: Tensor, values: Tensor) -> list[Tensor]:
+        return [reference.sparse_conv2d(x, values, rows, entries, geometry, groups)]
+
+    grads = differentiable_gradients(formula, (x, values), [grad], wanted[:2])
     return (*grads, grad.sum((0, 2, 3)) if wanted[2] else None)
 
 

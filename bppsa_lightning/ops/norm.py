@@ -64,9 +64,12 @@ def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     x, weight, bias, y, mean, var = ctx.saved_tensors
     needs = ctx.needs_input_grad[:3]
     if torch.is_grad_enabled():
-        inputs = (x, weight, bias)
-        plain = _plain(*inputs, ctx.eps, ctx.relu)
-        return (*differentiable_gradients([plain], inputs, [grad], needs), None, None)
+
+        def formula(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> list[Tensor]:
+            return [_plain(x, weight, bias, ctx.eps, ctx.relu)]
+
+        found = differentiable_gradients(formula, (x, weight, bias), [grad], needs)
+        return (*found, None, None)
     grads = torch.ops.bppsa.batch_norm_backward(
         grad.contiguous(), x, y, weight, mean, var, ctx.eps, ctx.relu
     )

@@ -189,9 +189,12 @@ def _backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
     operands = Regularised(*tensors)
     wanted = ctx.needs_input_grad[1 : 1 + _DIFFERENTIABLE]
     if torch.is_grad_enabled():
-        with torch.enable_grad():
-            results = walk(ctx.cell, operands, ctx.zoneout, ctx.reverse)
-        gradients = differentiable_gradients(results, tensors[:_DIFFERENTIABLE], incoming, wanted)
+
+        def formula(*given: Any) -> Sequence[Tensor]:
+            again = Regularised(*given, *tensors[_DIFFERENTIABLE:])
+            return walk(ctx.cell, again, ctx.zoneout, ctx.reverse)
+
+        gradients = differentiable_gradients(formula, tensors[:_DIFFERENTIABLE], incoming, wanted)
     else:
         gradients = _walked(ctx, operands, output, saved, incoming, wanted)
     return (None, *gradients, *(None,) * 6)

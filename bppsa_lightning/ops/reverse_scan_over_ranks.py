@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from bppsa_lightning.ops._autograd import once_differentiable
 from bppsa_lightning.ops._checks import ALL_FLOATS, FLOATS, check_like, check_tensor, wrong_shape
 from bppsa_lightning.ranks import DenseMaps, Exchange, Map, carry, relay
 
@@ -61,7 +62,7 @@ class _OverRanks(torch.autograd.Function):
         return g
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable("a scan over ranks")
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
         jac_t, g, behind = ctx.saved_tensors
         v = _adjoint(ctx.exchange.towards(True), ctx.composes, ctx.scan, jac_t, cotangent)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning import planner
-from bppsa_lightning.ops._autograd import bit_mask, only
+from bppsa_lightning.ops._autograd import bit_mask, once_differentiable, only
 from bppsa_lightning.ops._member_gradients import member_gradients
 from bppsa_lightning.ops._recurrent_autograd import (
     Operands,
@@ -55,7 +55,7 @@ class _Sampled(torch.autograd.Function):
         return output, h_n, c_n
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable("a layer that gives the gradients of each sample")
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Any, ...]:
         cell, reverse, algorithm, keep = ctx.how
         *tensors, output, kept = ctx.saved_tensors

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bppsa_lightning import ops
 from bppsa_lightning.steps.engine import StepEngine
@@ -85,13 +84,16 @@ class _JacobianScan(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        call, saved = ctx.call, ctx.saved_tensors
+        call, saved, wanted = ctx.call, ctx.saved_tensors, ctx.needs_input_grad[1:]
         tensors, states = saved[: -call.states], saved[-call.states :]
+        if torch.is_grad_enabled():  # second derivatives are those of the loop
+            xs, state = tensors[: call.xs], tensors[call.xs : call.xs + call.states]
+            own = tensors[call.xs + call.states :]
+            found = call.engine.differentiable_gradients(xs, state, own, gradients, wanted)
+            return (None, *found)
         with torch.enable_grad():
-            found = _Backward(call, tensors, states, ctx.needs_input_grad[1:]).run(gradients)
-        return (None, *found)
+            return (None, *_Backward(call, tensors, states, wanted).run(gradients))
 
 
 class _Backward:

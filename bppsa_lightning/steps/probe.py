@@ -51,7 +51,9 @@ class Probe:
                 check_result(result, tree, leaves)
             self.reason = self.reason or self._graph(step, state, x)
             self.reason = self.reason or self._unfit(result, leaves[0].shape[0])
-            self.reason = self.reason or _mixes_samples(in_python, state, x, result)
+            if self.reason is None:
+                others = _mixes_samples(in_python, state, x, result), _twice_read(self.tensors)
+                self.reason = next((r for r in others if r not in (None, MIXES)), others[0])
         self.repeats = self.reason in (None, MIXES)
 
     def _watched(self, step: Step, state: Any, x: Any) -> tuple[Any, str | None]:
@@ -199,3 +201,20 @@ def _leaves_of_graph(result: Any, found: Sequence[Tensor], first: int) -> list[T
             return None
         waiting += [following for following, _ in node.next_functions]
     return unseen
+
+
+def _twice_read(tensors: Sequence[Tensor]) -> str | None:
+    """Why gradients of some tensors would count ways twice; None if they would not."""
+    nodes = {t.grad_fn for t in tensors if t.grad_fn is not None}
+    leaves = {id(t) for t in tensors if t.is_leaf}
+    waiting = [before for node in nodes for before, _ in node.next_functions]
+    visited: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in visited:
+            continue
+        if node in nodes or id(getattr(node, "variable", None)) in leaves:
+            return "it reads a tensor and another that was computed from it"
+        visited.add(node)
+        waiting += [before for before, _ in node.next_functions]
+    return None

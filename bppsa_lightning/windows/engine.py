@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from bppsa_lightning.ops._autograd import Gate, gradients_with_graph
 from bppsa_lightning.windows.cut import Leaves
 from bppsa_lightning.windows.in_place import Whole
 
@@ -45,6 +46,24 @@ class Engine(ABC):
     @abstractmethod
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
         """ys and the state after the last step; xs (C, n, ...), state (n, ...), C at least 1."""
+
+    def differentiable_gradients(
+        self, xs: Leaves, state: Leaves, tensors: Leaves, given: Sequence[Tensor | None],
+        wanted: Sequence[bool],
+    ) -> tuple[Tensor | None, ...]:  # fmt: skip
+        """Gradients with a graph behind them, for second derivatives: by one walk.
+
+        Args:
+            xs, state: as of a call. tensors: in the place of the engine's own.
+            given: the gradients of ys and of the state after the last step; None for zeros.
+            wanted: of xs, state and tensors, whose gradients are.
+        """
+        gate = Gate()
+        xs, state = gate.through(xs), gate.through(state)
+        ys, last = self.with_tensors(tensors)(xs, state)
+        with gate.closed():
+            inputs = (*xs, *state, *tensors)
+            return gradients_with_graph((*ys, *last), inputs, given, wanted)
 
     def in_dtype(self, dtype: torch.dtype) -> Walk:
         """The same without gradients, in float32 or float64, for arguments of that dtype."""

@@ -99,14 +99,7 @@ class _Call:
     ) -> tuple[Tensor | None, ...]:
         """The gradients of what was given to `apply`, with a graph behind them: by one walk."""
         xs, states, own = self.parts(tensors)
-        ys, last = self.engine.with_tensors(own)(xs, states)
-        pairs = [(r, g) for r, g in zip((*ys, *last), given, strict=True) if g is not None]
-        inputs = [t for t, w in zip(tensors, wanted, strict=True) if w]
-        results, entering = zip(*pairs, strict=True)
-        found = iter(
-            torch.autograd.grad(results, inputs, entering, create_graph=True, allow_unused=True)
-        )
-        return tuple(next(found) if w else None for w in wanted)
+        return self.engine.differentiable_gradients(xs, states, own, given, wanted)
 
 
 class _Speculation(torch.autograd.Function):
