@@ -12,6 +12,7 @@ from bppsa_lightning._context import unsupported_transform
 from bppsa_lightning.steps import cells, checkpoints, jacobians
 from bppsa_lightning.steps.checkpoints import Checkpoints
 from bppsa_lightning.steps.engine import Step, StepEngine
+from bppsa_lightning.steps.frozen import frozen
 from bppsa_lightning.steps.known import Known, known_of
 from bppsa_lightning.steps.probe import Probe
 from bppsa_lightning.steps.trees import Tree, flatten, mapped
@@ -141,7 +142,9 @@ class _Call:
 
         def engine_of(step: Step) -> StepEngine:
             trees = self.engine.state_tree, self.engine.x_tree
-            return StepEngine(step, *trees, probe.tensors, self.in_python, probe.constants)
+            in_python = frozen(self.in_python)
+            step = in_python if step is self.in_python else frozen(step)
+            return StepEngine(step, *trees, probe.tensors, in_python, probe.constants)
 
         engine = engine_of(step)
         known = known_of(self.in_python, probe.tensors, self.state, self.inputs)
