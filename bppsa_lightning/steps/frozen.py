@@ -1,7 +1,7 @@
-"""A step as it is now, for a backward that calls it again: a loop's graph would not have changed.
+"""A step as it is in the forward, for a backward that calls it again.
 
 In `for cell in cells: bl.scan(lambda h, x: ..., ...)` the function reads the variable `cell`, which
-has another value by then.
+has another value by the time of the backward. The graph of a loop would still hold the first one.
 """
 
 import dis
@@ -11,11 +11,12 @@ from typing import Any
 
 
 def frozen(step: Any, done: dict[int, Any] | None = None) -> Any:
-    """A function that reads what its variables are bound to now, and so do those that it calls.
+    """A copy whose variables stay bound to what they are bound to now.
 
-    Variables of the functions that it is made in, and its module's; attributes of objects and what
-    lies in lists and dicts are read as they are when it is called. What is no Python function, or
-    one of torch's (a compiled one), is left as it is.
+    This holds for variables of enclosing functions and of the module, and for functions that they
+    hold. Attributes of objects, and the contents of lists and dicts, are read when the copy is
+    called. What is not a Python function, or is one of torch's (a compiled one), is returned as it
+    is.
     """
     if isinstance(step, partial):
         return partial(frozen(step.func, done), *step.args, **step.keywords)

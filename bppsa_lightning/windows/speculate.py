@@ -125,7 +125,9 @@ class _Speculation(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         call, tape, wants = ctx.call, ctx.tape, ctx.needs_input_grad[1:]
-        if torch.is_grad_enabled() and any(g is not None for g in gradients):
+        if all(g is None for g in gradients):  # behind a gate that is closed
+            return (None,) * (1 + len(wants))
+        if torch.is_grad_enabled():
             given = ctx.saved_tensors[: len(wants)]
             return (None, *call.differentiable_gradients(given, gradients, wants))
         if tape is None:

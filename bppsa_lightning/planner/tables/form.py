@@ -12,8 +12,8 @@ _POSITIVE = frozenset({
     "threads", "H", "B", "samples", "least_T", "seconds", "rate", "multiply_adds", "composing",
     "block", "resident",
 })  # fmt: skip
-# What is empty where none was measured.
-_MAYBE = frozenset({"right", "wrong", "chunked", "least_T", "cells"})
+# Empty where nothing was measured.
+_MAY_BE_EMPTY = frozenset({"right", "wrong", "chunked", "least_T", "cells"})
 _RISING = frozenset({"H", "B", "samples"})
 _LARGEST = 1e18  # and its inverse is the smallest: of counts, seconds, rates
 
@@ -29,7 +29,7 @@ def difference(found: Any, like: Any, name: str = "table") -> str | None:
     kind = type(like) if isinstance(like, dict | list | str) else None
     if not (isinstance(found, kind) if kind else _is_number(found, name)):
         return f"{name} is {found!r:.40}"
-    if kind in (None, str) or not (found or like) or (not found and name in _MAYBE):
+    if kind in (None, str) or not (found or like) or (not found and name in _MAY_BE_EMPTY):
         return None
     if not found:
         return f"{name} is empty"
