@@ -97,6 +97,29 @@ def gradients_with_graph(
     return tuple(next(gradients) if want else None for want in wanted)
 
 
+class HandedOut:
+    """A result that its owner may change in place, and that a backward reads.
+
+    torch refuses a backward that saved what was changed. Ours saves `kept`, which has a version of
+    its own, asks `has_changed`, and computes the result again.
+
+    Attributes:
+        kept: the result's numbers.
+    """
+
+    def __init__(self, result: Tensor) -> None:
+        self.kept = result.data
+        # Its count of changes, and none of its memory, which a hook may have put elsewhere.
+        self._counter = result.detach()
+        self._counter.data = result.new_empty(0)
+        self._version = self._counter._version
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether someone changed it in place since, or a view of it."""
+        return self._counter._version != self._version
+
+
 class Gate:
     """Between the inputs of a function and what they were computed from, for its gradients.
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from bppsa_lightning import planner, reference
 from bppsa_lightning._cells import CELLS
 from bppsa_lightning.ops._autograd import (
+    HandedOut,
     bit_mask,
     differentiable_gradients,
     only,
@@ -76,7 +77,11 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
         if t is not None and not read[i]:
             ctx.unread.append((i, t, _version(t)))
             tensors[i] = None
-    ctx.save_for_backward(*tensors, output[0], output[3])
+    handed_out, ctx.handed_out = output[0], None
+    if not isinstance(ctx.plan, str):  # a graph has no changes in place
+        ctx.handed_out = HandedOut(handed_out)
+        handed_out = ctx.handed_out.kept
+    ctx.save_for_backward(*tensors, handed_out, output[3])
 
 
 def _version(t: Tensor) -> int | None:
@@ -93,15 +98,23 @@ def _backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
         tensors[i] = t
     operands = Operands(*tensors)
     if torch.is_grad_enabled():
-        if any(_version(t) != version for _, t, version in ctx.unread):
-            raise RuntimeError(
-                "a recurrent layer's input or weight was modified in place; second derivatives "
-                "need the original (clone it)"
-            )
+        _check_unread(ctx, "second derivatives need")
         gradients = _differentiable_backward(ctx, operands, incoming)
     else:
+        if ctx.handed_out is not None and ctx.handed_out.has_changed:
+            _check_unread(ctx, "a backward whose output was modified as well needs")
+            output = run_forward(ctx.cell, *operands, ctx.reverse, 0, ctx.plan.algorithm)[0]
         gradients = _scanned_backward(ctx, operands, output, saved, incoming)
     return (None, *gradients, None, None, None)
+
+
+def _check_unread(ctx: Any, who_needs: str) -> None:
+    """Raises an error if one of the operands that were not saved has been changed in place."""
+    if any(_version(t) != version for _, t, version in ctx.unread):
+        raise RuntimeError(
+            f"a recurrent layer's input or weight was modified in place; {who_needs} the original "
+            "(clone it)"
+        )
 
 
 def _scanned_backward(

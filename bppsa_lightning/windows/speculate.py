@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bppsa_lightning.ops._autograd import HandedOut
 from bppsa_lightning.windows.backward import backward
 from bppsa_lightning.windows.cut import Cut, Leaves
 from bppsa_lightning.windows.engine import Engine
@@ -153,8 +154,10 @@ class _InPlaceSpeculation(torch.autograd.Function):
         ctx.call, ctx.inputs = call, len(tensors)
         call.ys = sequence.ys
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, *sequence.results)
-        return (*sequence.results[: sequence.ys], *last)
+        ys, others = sequence.results[: call.ys], sequence.results[call.ys :]
+        ctx.handed_out = [HandedOut(y) for y in ys]
+        ctx.save_for_backward(*tensors, *(h.kept for h in ctx.handed_out), *others)
+        return (*ys, *last)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
@@ -166,8 +169,11 @@ class _InPlaceSpeculation(torch.autograd.Function):
         if torch.is_grad_enabled():
             return (None, None, *call.differentiable_gradients(tensors, gradients, wanted))
         xs, states, own = call.parts(tensors)
-        sequence = call.engine.in_place(xs, states, own, True, results)
+        changed = any(h.has_changed for h in ctx.handed_out)
+        sequence = call.engine.in_place(xs, states, own, True, None if changed else results)
         assert sequence is not None
+        if changed:
+            sequence.forward([s.detach() for s in states], call.cut, call.levels, Report())
         if isinstance(sequence, InPlace):  # (elsewhere the host would wait for the device)
             call.report.silent = _is_silent(gradients[: call.ys])
         sequence.begin_backward(list(gradients[: call.ys]), wanted)

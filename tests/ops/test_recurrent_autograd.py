@@ -69,15 +69,41 @@ def test_what_no_gradient_needs_may_change_in_place(cell):
 
 
 @each_cell
-@pytest.mark.parametrize("name", ["w_hh", "output"])
-def test_what_a_gradient_needs_may_not_change_in_place(cell, name):
+def test_what_a_gradient_needs_may_not_change_in_place(cell):
     tensors = {n: t.requires_grad_() for n, t in draw(cell, SIZES["some"]).items()}
-    output = ours(cell, tensors)["output"]
-    loss = output.square().sum()
+    loss = ours(cell, tensors)["output"].square().sum()
     with torch.no_grad():
-        (tensors | {"output": output})[name].zero_()
+        tensors["w_hh"].zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@each_cell
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_output_that_was_changed_in_place_is_computed_again(cell, reverse):
+    """To the bit, as often as a backward asks; if its input is still there."""
+    plain = draw(cell, SIZES["some"])
+
+    def loss(change, *learning):
+        tensors = {n: t.clone().requires_grad_(n in learning) for n, t in plain.items()}
+        output = ours(cell, tensors, reverse=reverse)["output"]
+        found = output.sum()
+        with torch.no_grad():
+            change(output)
+        return found, tensors, [tensors[n] for n in learning]
+
+    wanted, _, leaves = loss(lambda output: None, *plain)
+    wanted = torch.autograd.grad(wanted, leaves)
+    for change in (torch.Tensor.zero_, lambda output: output.detach()[0, 0].fill_(5)):
+        found, _, leaves = loss(change, *plain)
+        for _ in range(2):
+            gradients = torch.autograd.grad(found, leaves, retain_graph=True)
+            assert all(torch.equal(a, b) for a, b in zip(gradients, wanted, strict=True))
+
+    found, tensors, leaves = loss(torch.Tensor.zero_, "h0", "w_hh")
+    tensors["x"].zero_()
+    with pytest.raises(RuntimeError, match="output was modified as well needs the original"):
+        torch.autograd.grad(found, leaves)
 
 
 @each_cell
