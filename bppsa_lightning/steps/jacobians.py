@@ -167,15 +167,15 @@ class _Backward:
         jacobians = self._jacobians(flat, state).reshape(n, B, *[flat.shape[1]] * 2)
         entering = torch.cat([direct.reshape(n, B, -1), carry.unsqueeze(0)])
         g = ops.reverse_scan(jacobians, entering, algorithm=self.call.algorithm)
-        outputs, given = [flat], [g[1:].flatten(0, 1)]
-        for y, part in zip(ys, u, strict=True):
-            if part is not None and y.requires_grad:
+        outputs, given = [], []
+        for y, part in zip([*ys, flat], [*u, g[1:]], strict=True):
+            if part is not None and y.requires_grad:  # a state may be detached, and y not
                 outputs.append(y)
                 given.append(part.flatten(0, 1))
         inputs = [x for x in xs if x.requires_grad]
         inputs += [t for t, w in zip(self.own, self.wants_own, strict=True) if w]
         found: list[Tensor | None] = [None] * len(inputs)
-        if inputs and flat.requires_grad:
+        if inputs and outputs:
             found = list(torch.autograd.grad(outputs, inputs, given, allow_unused=True))
         each = iter(found)
         of_xs = [next(each) if x.requires_grad else None for x in xs]

@@ -39,6 +39,37 @@ def test_gradients_are_the_loop_s(cell, algorithm, blocks):
     assert max(max(pair) for pair in far(found, true)) < 1e-10
 
 
+class Averaged(nn.Module):
+    """A state that no gradient goes through, or into one part of it; its y has one."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self.of_x, self.of_h, self.kept = nn.Linear(3, 4), nn.Linear(4, 4), kept
+
+    def forward(self, h, x):
+        new = 0.9 * h + 0.1 * self.of_x(x).tanh()
+        detached = torch.cat([new[:, : self.kept], new[:, self.kept :].detach()], 1)
+        return detached if self.kept else new.detach(), self.of_h(h).sin() + self.of_x(x)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("algorithm", ["auto", "chunked", "blelloch"])
+def test_a_detached_state(algorithm, kept):
+    torch.manual_seed(0)
+    step = Averaged(kept).double()
+    init, xs = (
+        leaves(torch.randn(2, 4), torch.float64),
+        leaves(torch.randn(200, 2, 3), torch.float64),
+    )
+    gradients = []
+    for scan in (loop, scanned(algorithm)):
+        _, y = scan(step, init, xs)
+        gradients.append(torch.autograd.grad(y.square().sum(), [init, xs, *step.parameters()]))
+    assert "scan of its Jacobians" in str(known(step))
+    for found, wanted in zip(*reversed(gradients), strict=True):
+        assert (found - wanted).abs().max() < 1e-12 * wanted.abs().max()
+
+
 class Integrator(nn.Module):
     """Never forgets; one part of its state is none of its y."""
 
