@@ -44,6 +44,18 @@ def is_tracing() -> bool:
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
+def recorded() -> str | None:
+    """Why this call is PyTorch's, if torch.jit.trace or torch.onnx.export looks; None if none does.
+
+    What they write has no operators of ours.
+    """
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace records PyTorch's own operators"
+    if torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export():
+        return "torch.onnx.export translates PyTorch's own operators"
+    return None
+
+
 def own_graph() -> AbstractContextManager[Any]:
     """For a graph that ends before its caller's: nobody's hooks count or move what it saves.
 

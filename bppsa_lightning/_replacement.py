@@ -1,5 +1,6 @@
 """What an attached module runs in place of its forward; what was not attached, and why."""
 
+from types import CodeType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -46,6 +47,12 @@ class Replacement:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{type(self).__name__} has no forward")
+
+    @property
+    def __code__(self) -> CodeType:
+        """Of the forward that it replaces: torch.export names places in it."""
+        code: CodeType = type(self.module).forward.__code__
+        return code
 
     def record_call(self, reason: str | None) -> None:
         """Notes a call: computed here, or by PyTorch for a reason."""

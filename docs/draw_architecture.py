@@ -65,6 +65,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "_forked": "one thread after a fork",
         "_replacement": "swaps a module's forward",
         "_overridden": "and that of super()",
+        "_scripting": "steps aside for torch.jit",
         "_trees": "both Lightning packages",
         "_one_or_several": "one device or DDP",
         "_advice": "warnings, each once",
@@ -256,8 +257,7 @@ def picture(graphs: Mapping[str, Graph]) -> str:
         f'font-family="system-ui, Segoe UI, Helvetica, Arial, sans-serif" font-size="13">\n'
         "<title>The parts of the package and of csrc, and which uses which</title>\n"
         f"<style>{STYLE}</style>\n<defs>\n{_tip('tip')}\n{_tip('doortip')}\n</defs>\n"
-        + "\n".join(parts)
-        + "\n</svg>\n"
+        + "\n".join([*parts, "</svg>\n"])
     )
 
 

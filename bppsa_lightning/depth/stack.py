@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from bppsa_lightning import planner
+from bppsa_lightning import _scripting, planner
 from bppsa_lightning._context import (
     OVERRIDES_FORWARD,
     has_hooks,
     masks_written,
     overrides_forward,
+    recorded,
     unsupported_transform,
 )
 from bppsa_lightning._library import missing_jacobian_kernels
@@ -106,6 +107,14 @@ class FeedforwardChain(Chain):
     def divide(self, group: Any, sharded: bool = False, alike: bool = False) -> None:
         """Divides layers over the ranks of a process group, None over none: as `DividedStack`."""
         self.divided = None if group is None else DividedStack(self.name, group, sharded)
+
+    def attach(self) -> None:
+        super().attach()
+        _scripting.prepare(self)
+
+    def detach(self) -> None:
+        super().detach()
+        _scripting.forget(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_layers": {}, "scans": {}}
@@ -251,7 +260,7 @@ def _unsupported_call(input: Any, algorithm: str) -> str | None:
         return f"dtype {input.dtype}, or autocast"
     if torch.compiler.is_compiling():
         return "inside torch.compile"
-    return unsupported_transform()
+    return recorded() or unsupported_transform()
 
 
 def _end_of_run(modules: Sequence[nn.Module], i: int, x: Any) -> int:

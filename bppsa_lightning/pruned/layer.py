@@ -12,6 +12,7 @@ from bppsa_lightning._context import (
     OVERRIDES_FORWARD,
     masks_written,
     overrides_forward,
+    recorded,
     unsupported_transform,
 )
 from bppsa_lightning._replacement import Replacement
@@ -68,9 +69,14 @@ class SparseLayer(Replacement):
 
     @property
     def pattern(self) -> ops.SparsePattern:
-        """Of the mask as it is now."""
-        if torch.compiler.is_compiling():
-            return _pattern_uncompiled(self)
+        """Of the mask as it is now; in torch.export, which has no numbers, as it was last."""
+        if torch.compiler.is_exporting() and self._pattern is not None:
+            return self._pattern
+        return (
+            _pattern_uncompiled(self) if torch.compiler.is_compiling() else self._current_pattern()
+        )
+
+    def _current_pattern(self) -> ops.SparsePattern:
         mask: Tensor = self.module.weight_mask
         # Not by _seen: Dynamo may compile that even where it leaves this function alone.
         seen = mask is self._mask and mask._version == self._mask_version
@@ -127,6 +133,9 @@ class SparseLayer(Replacement):
         """``weight_orig`` times the mask, with its graph."""
         orig, mask = self.module.weight_orig, self.module.weight_mask
         if orig.shape != mask.shape:  # only the surviving ones, see compact.py
+            if torch.compiler.is_exporting():  # for which there may be no operators of ours
+                flat = orig.new_zeros(mask.numel())
+                return flat.index_copy(0, self.pattern.index, orig).view(mask.shape)
             return self.pattern.dense(orig).view(mask.shape)
         return mask.to(orig.dtype) * orig
 
@@ -245,6 +254,10 @@ class SparseLayer(Replacement):
     def _unsupported_call(self, input: Any) -> str | None:
         """Why this call is PyTorch's; None if it is not."""
         module = self.module
+        if (reason := recorded()) is not None:
+            return reason
+        if torch.compiler.is_exporting():
+            return "torch.export has no numbers of a mask"
         if not isinstance(input, Tensor) or input.layout != torch.strided:
             return f"input is a {type(input).__name__}, no dense tensor"
         tensors = [t for t in (input, module.weight_orig, module.bias) if t is not None]
@@ -276,7 +289,7 @@ class SparseLayer(Replacement):
 
 @torch.compiler.disable(reason="a pruned layer looks at its mask in every call")
 def _pattern_uncompiled(layer: SparseLayer) -> ops.SparsePattern:
-    return layer.pattern
+    return layer._current_pattern()
 
 
 def is_candidate(module: nn.Module) -> bool:

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bppsa_lightning import planner
+from bppsa_lightning import _scripting, planner
 from bppsa_lightning._context import is_tracing
 from bppsa_lightning._replacement import SUPER_FORWARD, Replacement, replacement_of
-from bppsa_lightning.recurrent import scripting
 
 _ENOUGH = 3
 
@@ -70,13 +69,13 @@ class CellLoop(Replacement):
 
     def attach(self) -> None:
         super().attach()
-        scripting.prepare(self)
+        _scripting.prepare(self)
 
     def detach(self) -> None:
         super().detach()
         if self.module.__dict__.get(SUPER_FORWARD) is self:
             del self.module.__dict__[SUPER_FORWARD]
-        scripting.forget(self)
+        _scripting.forget(self)
 
     def _step_aside(self) -> None:
         """To where it is found, and does nothing."""

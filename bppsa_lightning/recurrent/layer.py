@@ -13,19 +13,11 @@ from torch import Tensor, nn
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.nn.utils.rnn import PackedSequence
 
-from bppsa_lightning import _overridden, planner
+from bppsa_lightning import _overridden, _scripting, planner
 from bppsa_lightning._context import is_tracing
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.planner import machine
-from bppsa_lightning.recurrent import (
-    graphs,
-    packed_span,
-    precision,
-    scripting,
-    stack,
-    straight,
-    support,
-)
+from bppsa_lightning.recurrent import graphs, packed_span, precision, stack, straight, support
 from bppsa_lightning.recurrent.config import RecurrentConfig
 from bppsa_lightning.recurrent.divided import DividedLayer
 from bppsa_lightning.recurrent.engines import LayerEngine
@@ -200,11 +192,11 @@ class RecurrentChain(Chain):
             _overridden.attach(self, self.torch_class)
         else:
             super().attach()
-            scripting.prepare(self)
+            _scripting.prepare(self)
 
     def detach(self) -> None:
         super().detach()
-        scripting.forget(self)
+        _scripting.forget(self)
         _overridden.detach(self)
 
     def details(self) -> list[str]:

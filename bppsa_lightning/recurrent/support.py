@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning import _overridden, planner
-from bppsa_lightning._context import OVERRIDES_FORWARD
+from bppsa_lightning._context import OVERRIDES_FORWARD, recorded
 from bppsa_lightning._library import missing_recurrent_kernels
 from bppsa_lightning.recurrent.config import RecurrentConfig
 
@@ -82,7 +82,7 @@ def unsupported_when_compiled(
     """
     if isinstance(input, PackedSequence):
         return "a PackedSequence, whose lengths are values, inside torch.compile"
-    reason = unsupported_input(config, module, input)
+    reason = recorded() or unsupported_input(config, module, input)
     if reason is not None or input.device.type != "cuda":
         return reason
     return planner.fallback_reason_when_compiled(

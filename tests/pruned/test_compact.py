@@ -87,3 +87,14 @@ def test_compact_weights_are_saved_and_loaded_dense():
 
 def results_output(model):
     return {"output": model(image()).detach()}
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attribute.* assigned during export:UserWarning")
+def test_an_export_of_compact_weights_has_pytorchs_operators():
+    stock, ours = twins()
+    for layer in pruned.sparse_layers(ours).values():
+        CompactWeight(layer)
+    with torch.no_grad():
+        program = torch.export.export(ours.eval(), (image(),), strict=False)
+        assert "ops.bppsa" not in str(program.graph)
+        torch.testing.assert_close(program.module()(image()), stock.eval()(image()))

@@ -24,6 +24,8 @@ def prepare(replacement: Replacement) -> None:
 def forget(replacement: Replacement) -> None:
     """Undoes `prepare`."""
     inside = replacement.module.__dict__
+    if isinstance(inside.get(_CALL), ComeBack):
+        inside.pop(SUPER_FORWARD, None)
     for key in (_PREPARE, _CALL):
         if isinstance(inside.get(key), (StepAside, ComeBack)):
             del inside[key]
