@@ -253,7 +253,7 @@ def sparse_conv2d(
     """
     kernel, stride, (top, bottom, left, right), dilation = geometry
     O, C, taps = len(rows) - 1, x.shape[1] // groups, kernel[0] * kernel[1]
-    out = torch.repeat_interleave(torch.arange(O), rows.diff())
+    out = torch.repeat_interleave(torch.arange(O, device=rows.device), rows.diff())
     channel, tap = entries.long().unbind(1)
     index = (out * C + channel % C) * taps + tap if C else out
     flat = values.new_zeros(O * C * taps).index_put((index,), values)

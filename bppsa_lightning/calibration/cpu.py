@@ -45,7 +45,12 @@ def calibrate_cpu(seconds: float, progress: bool) -> str:
     kept = Progress(this, f"{threads}-threads")
     start = time.perf_counter()
     others = OtherLoad()
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), _bar(progress, kept) as bar:
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.enable_grad(),
+        torch.device("cpu"),
+        _bar(progress, kept) as bar,
+    ):
         run = _Run(kept, seconds, bar)
         points = {size: found for node in run.nodes() for size, found in node}
         spread = {key: found for node in run.packed() for key, found in node}

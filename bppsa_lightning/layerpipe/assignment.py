@@ -164,7 +164,7 @@ class _Search:
     def _allowed(self) -> Tensor:
         """Which steps (a0, c0, a, c) a processor may take, whatever its load."""
         n = self.count + 1
-        a0, c0, a, c = torch.meshgrid(*[torch.arange(n)] * 4, indexing="ij")
+        a0, c0, a, c = torch.meshgrid(*[torch.arange(n, device="cpu")] * 4, indexing="ij")
         allowed = (a >= a0) & (c >= c0)
         if not self.intra:
             allowed &= (c == a) & (c0 == a0)
@@ -173,7 +173,7 @@ class _Search:
             pairs = zip(self.costs, self.movable, strict=True)
             stays = [bool(cost.weight_gradient) and not movable for cost, movable in pairs]
             last = [max([0, *(i + 1 for i in range(end) if stays[i])]) for end in range(n)]
-            allowed &= (a > a0) & (c <= a) & (c >= a0) & (c >= torch.tensor(last)[a])
+            allowed &= (a > a0) & (c <= a) & (c >= a0) & (c >= torch.tensor(last, device="cpu")[a])
         return allowed
 
     def within(self, limit: float) -> Assignment | None:
@@ -183,7 +183,7 @@ class _Search:
         load = self.f[None, None, :, None] - self.f[:, None, None, None]
         load = load + self.g[None, None, None, :] - self.g[None, :, None, None]
         left = torch.where(self.allowed & (load <= spare), spare - load, -torch.inf)
-        done = torch.full((2, n, n), -torch.inf, dtype=torch.float64)
+        done = torch.full((2, n, n), -torch.inf, dtype=torch.float64, device="cpu")
         done[:, 0, 0] = 0.0
         steps = []
         for p in range(self.processors):
@@ -208,7 +208,7 @@ class _Search:
 
     def _at_cut(self, most: Tensor, p: int) -> Tensor:
         """Leaves the states in which processor p may end."""
-        here = torch.arange(self.count + 1)
+        here = torch.arange(self.count + 1, device="cpu")
         if self.cuts is not None:
             end = [*self.cuts, self.count][p]
             most = torch.where((here == end)[:, None], most, -torch.inf)
@@ -276,4 +276,4 @@ class _Search:
 
 
 def _sums(values: list[float]) -> Tensor:
-    return torch.tensor([0.0, *values], dtype=torch.float64).cumsum(0)
+    return torch.tensor([0.0, *values], dtype=torch.float64, device="cpu").cumsum(0)

@@ -49,8 +49,8 @@ class Channel:
                 f"stages, wanted at most {MOST_DIMENSIONS} and one of {', '.join(map(str, DTYPES))}"
             )
         head = [tensor.ndim, DTYPES.index(tensor.dtype), *tensor.shape]
-        header = torch.zeros(MOST_DIMENSIONS + 2, dtype=torch.int64)
-        header[: len(head)] = torch.tensor(head)
+        header = torch.zeros(MOST_DIMENSIONS + 2, dtype=torch.int64, device="cpu")
+        header[: len(head)] = torch.tensor(head, device="cpu")
         parts = [header.to(self._device)] + ([tensor] if tensor.numel() else [])
         sends = [(dist.isend(part, self._peer, group=self._group), part) for part in parts]
         self._sent.append(sends)

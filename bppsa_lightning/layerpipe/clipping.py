@@ -15,18 +15,19 @@ class NormOfAllStages:
 
     Args:
         plugin: the Trainer's; every process has to clip in the same step.
+        device: of this process.
     """
 
-    def __init__(self, plugin: Any) -> None:
-        self._plugin = plugin
+    def __init__(self, plugin: Any, device: torch.device) -> None:
+        self._plugin, self._device = plugin, device
         plugin.clip_grad_by_norm = self.clip_grad_by_norm
 
     def clip_grad_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
         """As `torch.nn.utils.clip_grad_norm_`, for the gradient that all hold together."""
         parameters = [p for p in self._plugin.main_params(optimizer) if p.grad is not None]
-        device = parameters[0].device if parameters else None
-        norm = get_total_norm([p.grad for p in parameters]) if parameters else torch.zeros(())
-        square = norm.to(device=device, dtype=torch.float64) ** 2
+        grads = [p.grad for p in parameters]
+        norm = get_total_norm(grads) if grads else torch.zeros((), device=self._device)
+        square = norm.to(self._device, torch.float64) ** 2
         dist.all_reduce(square)
         clip_grads_with_norm_(parameters, clip_val, square.sqrt())
 

@@ -176,7 +176,7 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         trainer: Any = module.trainer
         trainer.callbacks.insert(0, self._callback)
         if not self.is_delayed:
-            self._clipping = clipping.NormOfAllStages(self.precision_plugin)
+            self._clipping = clipping.NormOfAllStages(self.precision_plugin, self.root_device)
 
     @override
     def setup_optimizers(self, trainer: pl.Trainer) -> None:

@@ -61,7 +61,7 @@ class SynchronousPipeline:
         if self.index == 0:
             assert x is not None
             parts = torch.tensor_split(x, max(1, min(self.micro_batches, len(x))))
-            count = torch.tensor([len(parts)], dtype=torch.int64)
+            count = torch.tensor([len(parts)], dtype=torch.int64, device="cpu")
         else:
             count = self.links.channel("F", self.index - 1).receive()
         if self.index < self.stages - 1:

@@ -125,7 +125,7 @@ class ZeroBubblePipeline:
             if loss is None:
                 self._schedule.step(*arguments)
             else:
-                target = torch.arange(self.micro_batches)
+                target = torch.arange(self.micro_batches, device="cpu")
                 self._schedule.step(*arguments, target=target, losses=losses)
             grads += [p.grad for p in self._parameters]
         self._loss = None

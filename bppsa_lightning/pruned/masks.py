@@ -101,4 +101,4 @@ def _check_compact(name: str, module: Any, pattern: ops.SparsePattern) -> None:
 
 
 def _ones(pattern: ops.SparsePattern) -> torch.Tensor:
-    return torch.ones(pattern.nnz, dtype=torch.float32)
+    return torch.ones(pattern.nnz, dtype=torch.float32, device="cpu")

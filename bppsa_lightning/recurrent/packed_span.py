@@ -38,7 +38,7 @@ class PackedSpan(NamedTuple):
         """Of the (T,) numbers of samples that have each step."""
         T = len(batch_sizes)
         step, sample = steps_and_samples(batch_sizes.numpy())
-        steps = (batch_sizes[None, :] > torch.arange(B)[:, None]).sum(1)
+        steps = (batch_sizes[None, :] > torch.arange(B, device="cpu")[:, None]).sum(1)
         return cls(T, B, moved(step * B + sample, device), steps[None])
 
     def padded(self, data: Tensor) -> Tensor:

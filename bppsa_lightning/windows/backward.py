@@ -264,7 +264,7 @@ def _above(carry: Gradients, sizes: Sequence[Tensor | None]) -> Tensor:
         low = of.tiny if size is None else (of.eps * size).clamp_(min=of.tiny)
         rows = ~_flat(c.abs() <= low).all(1)  # also where it is NaN
         found = rows if found is None else found | rows
-    return torch.zeros((), dtype=torch.bool) if found is None else found
+    return torch.zeros((), dtype=torch.bool, device="cpu") if found is None else found
 
 
 def _flat(t: Tensor) -> Tensor:

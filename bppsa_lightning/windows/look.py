@@ -5,6 +5,7 @@ shows the rounding that windows are measured by. A look takes a few short pieces
 side by side, and ends as soon as the two have met, or will not within the steps that would pay.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -142,8 +143,7 @@ class _Look:
             return True
         if not last < then:
             return False
-        folds = torch.tensor([then / last, last]).log()
-        return at + float(folds[1] / folds[0]) * (at - before) <= self.most
+        return at + math.log(last) / math.log(then / last) * (at - before) <= self.most
 
 
 def _sizes(state: Leaves) -> tuple[float, ...]:

@@ -38,8 +38,8 @@ class Input:
     def draw(self, device: str) -> Tensor:
         """Normal numbers, or whole ones below the limit."""
         if self.dtype.is_floating_point:
-            return torch.randn(self.sizes).to(device, self.dtype)
-        return torch.randint(self.limit, self.sizes).to(device, self.dtype)
+            return torch.randn(self.sizes, device="cpu").to(device, self.dtype)
+        return torch.randint(self.limit, self.sizes, device="cpu").to(device, self.dtype)
 
 
 def parsed(text: str) -> Input:

@@ -65,7 +65,8 @@ class WholeStep:
         if self._training_step:
             return torch.ones_like(output)
         numbers = torch.Generator().manual_seed(SEED)
-        return torch.randn(output.shape, generator=numbers, dtype=torch.float32).to(output)
+        drawn = torch.randn(output.shape, generator=numbers, dtype=torch.float32, device="cpu")
+        return drawn.to(output)
 
     def results(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Of one step, by name: outputs; gradients of parameters.
