@@ -70,7 +70,7 @@ def entering_mask(p: float, state: Tensor) -> Tensor:
 
 def drawn(p: float, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """A mask, true with probability p, on a tensor's device."""
-    return torch.rand(shape, device=like.device) < p
+    return torch.rand(shape, dtype=torch.float32, device=like.device) < p
 
 
 def _where(masks: Sequence[Tensor], old: Tensors, new: Tensors) -> tuple[Tensor, ...]:

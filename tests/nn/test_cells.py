@@ -211,6 +211,20 @@ def test_the_mask_that_enters_has_a_mean_of_one():
     assert math.isclose(mask.mean(), 1, abs_tol=0.01)
 
 
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16], ids=str)
+def test_masks_are_drawn_alike_whatever_the_default_dtype(default):
+    """16 bits would have 256 numbers to draw from."""
+    masks = []
+    for dtype in (torch.float32, default):
+        torch.manual_seed(0)
+        torch.set_default_dtype(dtype)
+        try:
+            masks.append(by_scan.drawn(0.001, (1000,), torch.zeros(())))
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert torch.equal(*masks) and masks[0].any()
+
+
 @every
 def test_zoneout_keeps_so_many_units(cell):
     module, x = make(cell, 3, 50, zoneout=0.25), torch.randn(40, 8, 3)
