@@ -97,6 +97,9 @@ def gradients_with_graph(
     return tuple(next(gradients) if want else None for want in wanted)
 
 
+_NOTHING = torch.empty(0, device="cpu")
+
+
 class HandedOut:
     """A result that its owner may change in place, and that a backward reads.
 
@@ -107,11 +110,14 @@ class HandedOut:
         kept: the result's numbers.
     """
 
+    __slots__ = ("_counter", "_version", "kept")
+
     def __init__(self, result: Tensor) -> None:
         self.kept = result.data
         # Its count of changes, and none of its memory, which a hook may have put elsewhere.
         self._counter = result.detach()
-        self._counter.data = result.new_empty(0)
+        plain = result.is_cpu and type(result) is Tensor
+        self._counter.data = _NOTHING if plain else result.new_empty(0)
         self._version = self._counter._version
 
     @property
