@@ -103,18 +103,16 @@ _NOTHING = torch.empty(0, device="cpu")
 class HandedOut:
     """A result that its owner may change in place, and that a backward reads.
 
-    torch refuses a backward that saved what was changed. Ours saves `kept`, which has a version of
-    its own, asks `has_changed`, and computes the result again.
+    torch refuses a backward that saved what was changed. Ours saves the result's `data`, which have
+    a version of their own, asks `has_changed`, and computes the result again.
 
-    Attributes:
-        kept: the result's numbers.
+    Holds the result's count of changes and none of its memory: that ends with the backward, or
+    earlier, where hooks put elsewhere what is saved.
     """
 
-    __slots__ = ("_counter", "_version", "kept")
+    __slots__ = ("_counter", "_version")
 
     def __init__(self, result: Tensor) -> None:
-        self.kept = result.data
-        # Its count of changes, and none of its memory, which a hook may have put elsewhere.
         self._counter = result.detach()
         plain = result.is_cpu and type(result) is Tensor
         self._counter.data = _NOTHING if plain else result.new_empty(0)

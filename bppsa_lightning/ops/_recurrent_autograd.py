@@ -79,8 +79,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
             tensors[i] = None
     handed_out, ctx.handed_out = output[0], None
     if not isinstance(ctx.plan, str):  # a graph has no changes in place
-        ctx.handed_out = HandedOut(handed_out)
-        handed_out = ctx.handed_out.kept
+        ctx.handed_out, handed_out = HandedOut(handed_out), handed_out.data
     ctx.save_for_backward(*tensors, handed_out, output[3])
 
 

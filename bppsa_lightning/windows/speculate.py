@@ -156,7 +156,7 @@ class _InPlaceSpeculation(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ys, others = sequence.results[: call.ys], sequence.results[call.ys :]
         ctx.handed_out = [HandedOut(y) for y in ys]
-        ctx.save_for_backward(*tensors, *(h.kept for h in ctx.handed_out), *others)
+        ctx.save_for_backward(*tensors, *(y.data for y in ys), *others)
         return (*ys, *last)
 
     @staticmethod

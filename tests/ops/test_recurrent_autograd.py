@@ -1,6 +1,7 @@
 """Derivatives of bl.ops.rnn, gru and lstm: first, second, of tensors that change in place."""
 
 import itertools
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from support.recurrent_layers import (
     ours,
     true,
 )
+from torch.multiprocessing.reductions import StorageWeakRef
 
 
 @each_cell
@@ -104,6 +106,21 @@ def test_an_output_that_was_changed_in_place_is_computed_again(cell, reverse):
     tensors["x"].zero_()
     with pytest.raises(RuntimeError, match="output was modified as well needs the original"):
         torch.autograd.grad(found, leaves)
+
+
+@each_cell
+@pytest.mark.parametrize("offloaded", [False, True])
+def test_what_was_saved_ends_with_the_backward(cell, offloaded):
+    """Or with the forward, where a hook keeps a copy elsewhere; the graph may live on."""
+    tensors = {n: t.requires_grad_() for n, t in draw(cell, SIZES["some"]).items()}
+    hooks = torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda t: t)
+    with hooks if offloaded else nullcontext():
+        found = ours(cell, tensors)
+    output = StorageWeakRef(found.pop("output").untyped_storage())
+    assert output.expired() == offloaded
+    found["h_n"].sum().backward(retain_graph=True)
+    found["h_n"].sum().backward()
+    assert output.expired()
 
 
 @each_cell

@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.windows import assert_as_exact
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import bppsa_lightning as bl
 from bppsa_lightning._cells import CELLS
@@ -54,10 +55,12 @@ def test_an_output_that_its_owner_changed_is_computed_again(cell):
         x = torch.ones(1201, 1, 3).cumsum(0).sin().requires_grad_()
         y, _ = layer(x)
         assert chain._windows._memories[0].report.windows > 1
-        loss = y.sum()
+        loss, memory_of_y = y.sum(), StorageWeakRef(y.untyped_storage())
         if changed:
             y.detach()[700:] = 3
         found.append(torch.autograd.grad(loss, [x, *layer.parameters()]))
+        del y
+        assert memory_of_y.expired() and loss.grad_fn is not None
     assert all(torch.equal(a, b) for a, b in zip(*found[1:], strict=True))
 
 
