@@ -97,31 +97,23 @@ def gradients_with_graph(
     return tuple(next(gradients) if want else None for want in wanted)
 
 
-_NOTHING = torch.empty(0, device="cpu")
+def saved_tensors(ctx: Any, results: range) -> list[Any]:
+    """What a Function saved, without its results that their owner has changed in place since.
 
+    A change of any other tensor is torch's error. (Where hooks keep what is saved, torch looks for
+    no change, as ever.)
 
-class HandedOut:
-    """A result that its owner may change in place, and that a backward reads.
+    Args:
+        results: their places.
 
-    torch refuses a backward that saved what was changed. Ours saves the result's `data`, which have
-    a version of their own, asks `has_changed`, and computes the result again.
-
-    Holds the result's count of changes and none of its memory: that ends with the backward, or
-    earlier, where hooks put elsewhere what is saved.
+    Returns:
+        None in the place of each result if one was changed: the backward computes them again.
     """
-
-    __slots__ = ("_counter", "_version")
-
-    def __init__(self, result: Tensor) -> None:
-        self._counter = result.detach()
-        plain = result.is_cpu and type(result) is Tensor
-        self._counter.data = _NOTHING if plain else result.new_empty(0)
-        self._version = self._counter._version
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether someone changed it in place since, or a view of it."""
-        return self._counter._version != self._version
+    try:
+        return list(ctx.saved_tensors)
+    except RuntimeError:
+        saved = enumerate(ctx._raw_saved_tensors)
+        return [None if i in results else t.unpack() for i, t in saved]
 
 
 class Gate:

@@ -12,11 +12,11 @@ from torch import Tensor
 from bppsa_lightning import planner, reference
 from bppsa_lightning._cells import CELLS
 from bppsa_lightning.ops._autograd import (
-    HandedOut,
     bit_mask,
     differentiable_gradients,
     only,
     register_formula,
+    saved_tensors,
 )
 from bppsa_lightning.ops._recurrent_planned import planned_backward
 from bppsa_lightning.ops.log import record_scan
@@ -77,10 +77,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
         if t is not None and not read[i]:
             ctx.unread.append((i, t, _version(t)))
             tensors[i] = None
-    handed_out, ctx.handed_out = output[0], None
-    if not isinstance(ctx.plan, str):  # a graph has no changes in place
-        ctx.handed_out, handed_out = HandedOut(handed_out), handed_out.data
-    ctx.save_for_backward(*tensors, handed_out, output[3])
+    ctx.save_for_backward(*tensors, output[0], output[3])
 
 
 def _version(t: Tensor) -> int | None:
@@ -92,7 +89,8 @@ def _backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
     incoming = grad_output, grad_h_n, grad_c_n = cotangents[:3]
     if grad_output is None and grad_h_n is None and grad_c_n is None:
         return (None,) * 12
-    *tensors, output, saved = ctx.saved_tensors
+    places = len(Operands._fields)
+    *tensors, output, saved = saved_tensors(ctx, range(places, places + 1))
     for i, t, _ in ctx.unread:  # but their shapes
         tensors[i] = t
     operands = Operands(*tensors)
@@ -100,18 +98,18 @@ def _backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
         _check_unread(ctx, "second derivatives need")
         gradients = _differentiable_backward(ctx, operands, incoming)
     else:
-        if ctx.handed_out is not None and ctx.handed_out.has_changed:
-            _check_unread(ctx, "a backward whose output was modified as well needs")
+        if output is None:
+            _check_unread(ctx, "the output was modified, too, and is computed again from")
             output = run_forward(ctx.cell, *operands, ctx.reverse, 0, ctx.plan.algorithm)[0]
         gradients = _scanned_backward(ctx, operands, output, saved, incoming)
     return (None, *gradients, None, None, None)
 
 
-def _check_unread(ctx: Any, who_needs: str) -> None:
+def _check_unread(ctx: Any, why: str) -> None:
     """Raises an error if one of the operands that were not saved has been changed in place."""
     if any(_version(t) != version for _, t, version in ctx.unread):
         raise RuntimeError(
-            f"a recurrent layer's input or weight was modified in place; {who_needs} the original "
+            f"a recurrent layer's input or weight was modified in place; {why} the original "
             "(clone it)"
         )
 

@@ -70,11 +70,11 @@ class SparseLayer(Replacement):
     @property
     def pattern(self) -> ops.SparsePattern:
         """Of the mask as it is now; in torch.export, which has no numbers, as it was last."""
+        if not torch.compiler.is_compiling():
+            return self._current_pattern()
         if torch.compiler.is_exporting() and self._pattern is not None:
             return self._pattern
-        return (
-            _pattern_uncompiled(self) if torch.compiler.is_compiling() else self._current_pattern()
-        )
+        return _pattern_uncompiled(self)
 
     def _current_pattern(self) -> ops.SparsePattern:
         mask: Tensor = self.module.weight_mask
@@ -257,7 +257,7 @@ class SparseLayer(Replacement):
         if (reason := recorded()) is not None:
             return reason
         if torch.compiler.is_exporting():
-            return "torch.export has no numbers of a mask"
+            return "torch.export sees no numbers of the mask"
         if not isinstance(input, Tensor) or input.layout != torch.strided:
             return f"input is a {type(input).__name__}, no dense tensor"
         tensors = [t for t in (input, module.weight_orig, module.bias) if t is not None]

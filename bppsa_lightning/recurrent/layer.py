@@ -14,7 +14,7 @@ from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning import _overridden, _scripting, planner
-from bppsa_lightning._context import is_tracing
+from bppsa_lightning._context import is_tracing, recorded
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.planner import machine
 from bppsa_lightning.recurrent import graphs, packed_span, precision, stack, straight, support
@@ -92,7 +92,7 @@ class RecurrentChain(Chain):
             plan, kernels = None, self._kernels
             reason = support.unsupported_when_compiled(config, self.module, input, kernels)
         elif torch._C._get_tracing_state() is not None:
-            plan, reason = None, "torch.jit.trace records PyTorch's own operators"
+            plan, reason = None, recorded()
         else:
             plan, reason, windows = self._decide(input)
             windows = windows and not self._windows.rest(self._steps_and_batch(input)[0])

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bppsa_lightning.ops._autograd import HandedOut
+from bppsa_lightning.ops._autograd import saved_tensors
 from bppsa_lightning.windows.backward import backward
 from bppsa_lightning.windows.cut import Cut, Leaves
 from bppsa_lightning.windows.engine import Engine
@@ -154,22 +154,20 @@ class _InPlaceSpeculation(torch.autograd.Function):
         ctx.call, ctx.inputs = call, len(tensors)
         call.ys = sequence.ys
         ctx.set_materialize_grads(False)
-        ys, others = sequence.results[: call.ys], sequence.results[call.ys :]
-        ctx.handed_out = [HandedOut(y) for y in ys]
-        ctx.save_for_backward(*tensors, *(y.data for y in ys), *others)
-        return (*ys, *last)
+        ctx.save_for_backward(*tensors, *sequence.results)
+        return (*sequence.results[: sequence.ys], *last)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         call, n, wanted = ctx.call, ctx.inputs, list(ctx.needs_input_grad[2:])
         if all(g is None for g in gradients):
             return (None,) * (2 + n)
-        saved = ctx.saved_tensors  # once: a checkpoint unpacks no tensor twice
+        saved = saved_tensors(ctx, range(n, n + call.ys))  # once, as checkpoints ask
         tensors, results = saved[:n], saved[n:]
         if torch.is_grad_enabled():
             return (None, None, *call.differentiable_gradients(tensors, gradients, wanted))
         xs, states, own = call.parts(tensors)
-        changed = any(h.has_changed for h in ctx.handed_out)
+        changed = any(y is None for y in results[: call.ys])
         sequence = call.engine.in_place(xs, states, own, True, None if changed else results)
         assert sequence is not None
         if changed:

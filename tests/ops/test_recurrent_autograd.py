@@ -104,7 +104,9 @@ def test_an_output_that_was_changed_in_place_is_computed_again(cell, reverse):
 
     found, tensors, leaves = loss(torch.Tensor.zero_, "h0", "w_hh")
     tensors["x"].zero_()
-    with pytest.raises(RuntimeError, match="output was modified as well needs the original"):
+    with pytest.raises(
+        RuntimeError, match="output was modified, too, and is computed again from the original"
+    ):
         torch.autograd.grad(found, leaves)
 
 
