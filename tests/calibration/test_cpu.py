@@ -143,6 +143,20 @@ def test_neither_random_numbers_nor_modes_of_the_caller_change():
     assert torch.equal(torch.rand(3), wanted) and torch.get_num_threads() == threads
 
 
+def test_the_cpu_is_measured_whatever_the_default_device_is(monkeypatch):
+    made, devices = pairs._layer, set()
+
+    def layer(*arguments):
+        module = made(*arguments)
+        devices.update(p.device.type for p in module.parameters())
+        return module
+
+    monkeypatch.setattr(pairs, "_layer", layer)
+    with torch.device("meta"):
+        bl.calibrate(seconds=0.1, progress=False)
+    assert devices == {"cpu"}
+
+
 def test_a_pair_is_of_our_kernels_and_of_pytorchs():
     found = pairs.pair(Size("GRU", 200, 4, 8), 0.2)
     assert found.stock > 1.5 * found.ours > 0
