@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._autograd import SavedTensor
 from torch.autograd import forward_ad
 
 
@@ -100,8 +101,8 @@ def gradients_with_graph(
 def saved_tensors(ctx: Any, results: range) -> list[Any]:
     """What a Function saved, without its results that their owner has changed in place since.
 
-    A change of any other tensor is torch's error. (Where hooks keep what is saved, torch looks for
-    no change, as ever.)
+    A change of any other tensor is torch's error; so is one of a result where torch (2.11) does not
+    say which tensor it was. Where hooks keep what is saved, torch looks for no change, as ever.
 
     Args:
         results: their places.
@@ -112,6 +113,8 @@ def saved_tensors(ctx: Any, results: range) -> list[Any]:
     try:
         return list(ctx.saved_tensors)
     except RuntimeError:
+        if not hasattr(SavedTensor, "unpack"):
+            raise
         saved = enumerate(ctx._raw_saved_tensors)
         return [None if i in results else t.unpack() for i, t in saved]
 

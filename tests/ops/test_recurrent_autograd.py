@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from support.cases import relative_error
+from support.changed import needs_to_be_told
 from support.recurrent_cases import EXACT, SIZES, each_algorithm, each_cell, each_keep
 from support.recurrent_layers import (
     draw,
@@ -80,6 +81,7 @@ def test_what_a_gradient_needs_may_not_change_in_place(cell):
         loss.backward()
 
 
+@needs_to_be_told
 @each_cell
 @pytest.mark.parametrize("reverse", [False, True])
 def test_an_output_that_was_changed_in_place_is_computed_again(cell, reverse):

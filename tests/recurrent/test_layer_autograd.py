@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import torch
+from support.changed import needs_to_be_told
 from support.helpers import B, H, I, T, assert_close, assert_identical
 from support.rnn_twins import (
     ALGORITHMS,
@@ -146,6 +147,7 @@ def test_eval_mode_keeps_gradients():
     assert_same_as_stock(*pair, tensor(T, B, I), state())
 
 
+@needs_to_be_told
 def test_an_output_changed_in_place():
     """The backward needs it, and computes it again; what PyTorch hands out is a copy."""
     found = []
