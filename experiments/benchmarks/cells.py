@@ -55,16 +55,14 @@ def main(arguments: list[str] | None = None) -> None:
     asked = parser().parse_args(arguments)
     sizes = {"T": asked.steps, "B": asked.batch, "H": asked.hidden}
     before = torch.get_num_threads()
-    rows = []
+    rows: list[dict[str, Any]] = []
+    path = recording.folder(asked.record) / f"cells_{asked.device}.json"
     for threads in asked.threads or ([before] if asked.device == "cuda" else sorted({1, before})):
         torch.set_num_threads(threads)
-        rows += [
-            measure(cell, **sizes, seconds=asked.seconds, device=asked.device)
-            for cell in asked.only
-        ]
+        for cell in asked.only:
+            rows.append(measure(cell, **sizes, seconds=asked.seconds, device=asked.device))
+            recording.write(path, {**sizes, "rows": rows})  # row by row: a GPU's loops take long
     torch.set_num_threads(before)
-    path = recording.folder(asked.record) / f"cells_{asked.device}.json"
-    recording.write(path, {**sizes, "rows": rows})
     print(recording.markdown(HEAD, map(line, rows)))
     print(f"record: {path}")
 

@@ -7,11 +7,16 @@ The fit is that of bppsa_lightning.calibration.cuda.fit.py. --write puts it into
 the GPU in bppsa_lightning/planner/tables/; the rest of that is kept. "kernels", which have passed
 the GPU's tests, is edited by hand.
 
+A record has to be of a gradient of every output (recurrent_gpu --loss every): from the last state
+alone a walk has passed over the steps that no gradient reaches any more since PASSED_OVER, and the
+planner would take it for as fast under every loss.
+
 Letters: T steps, B batch, H state.
 """
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +34,16 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+PASSED_OVER = "2026-11-24"
+
+
 def main(arguments: list[str] | None = None) -> None:
     asked = parser().parse_args(arguments)
     path = Path(asked.record).resolve()
     record = json.loads(path.read_text())
+    others = {row["loss"] for row in record["rows"]} - {"every"}
+    if others and record["environment"]["date"] >= PASSED_OVER:
+        sys.exit(f"record: {path.name} is of the loss {others.pop()!r}, wanted 'every'")
     if not asked.write:
         compare(record["rows"])
         return

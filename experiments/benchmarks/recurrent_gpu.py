@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> None:
     asked = parser().parse_args(arguments)
     device = torch.device(asked.device)
-    torch.cuda.set_device(device)
+    torch.cuda.set_device(device.index or 0)
     run(asked, device)
 
 

@@ -164,6 +164,19 @@ def test_the_grid_is_what_the_fit_needs():
     assert list(found["gru"]["ours"]) == ["8", "20", "32", "64", "128", "256"]
 
 
+def test_a_gradient_enters_every_output_of_what_is_timed(monkeypatch):
+    """From the last one alone "linear" passes over most steps, and is not worth what it seems."""
+    seen, grad = [], torch.autograd.grad
+
+    def noted(output, inputs, gradient):
+        seen.append((output.shape, gradient.shape, bool((gradient != 0).all())))
+        return grad(output, inputs, gradient)
+
+    monkeypatch.setattr(torch.autograd, "grad", noted)
+    timing.row({"cell": "GRU", "B": 2, "T": 20, "H": 5}, ["linear", "c8"], 0.0, CPU, print)
+    assert set(seen) == {((20, 2, 5), (20, 2, 5), True)}
+
+
 class Dies(isolated.Isolated):
     """A worker that is lost at every task."""
 

@@ -15,6 +15,7 @@ import torch
 import bppsa_lightning as bl
 from experiments import recording
 from experiments.benchmarks import (
+    fit_planner,
     recurrent_cases,
     recurrent_cpu,
     recurrent_gpu,
@@ -54,6 +55,25 @@ def test_a_gpu_is_given_the_grid_of_the_paper():
     for script in (recurrent_cpu, recurrent_gpu):
         given = script.parser().parse_args(["--sizes", "1,2,3,4", "5,6,7,8"])
         assert script.sizes(given) == [(1, 2, 3, 4), (5, 6, 7, 8)]
+
+
+@pytest.mark.parametrize("asked, index", [("cuda", 0), ("cuda:1", 1)])
+def test_torch_sets_a_gpu_by_its_index(asked, index, monkeypatch):
+    """`torch.cuda.set_device` takes no device without one."""
+    found = []
+    monkeypatch.setattr(torch.cuda, "set_device", found.append)
+    monkeypatch.setattr(recurrent_gpu, "run", lambda asked, device: found.append(device))
+    recurrent_gpu.main(["--device", asked])
+    assert found == [index, torch.device(asked)]
+
+
+def test_the_planner_is_fitted_to_no_loss_of_the_last_state(tmp_path):
+    """A walk passes over the steps that such a loss no longer reaches."""
+    row = {"cell": "RNN", "B": 16, "T": 1000, "H": 20, "loss": "last"}
+    path = tmp_path / "gpu.json"
+    path.write_text(json.dumps({"environment": {"date": "2026-11-28"}, "rows": [row]}))
+    with pytest.raises(SystemExit, match="gpu.json is of the loss 'last', wanted 'every'"):
+        fit_planner.main([str(path)])
 
 
 def test_rows_share_the_time_that_is_left(monkeypatch):

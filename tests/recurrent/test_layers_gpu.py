@@ -25,6 +25,7 @@ from support.recurrent_modules import (
     tensor,
 )
 from support.recurrent_modules import build as build_module
+from support.waits import sync_debug_mode
 from torch import nn
 
 import bppsa_lightning as bl
@@ -192,11 +193,8 @@ def on_cuda(cell, **settings):
 def test_nothing_waits_for_the_device(cell):
     module, x = on_cuda(cell)
     step(module, x)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with sync_debug_mode("error"):
         step(module, x)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
     torch.cuda._sleep(2_000_000_000)  # about a second
     start = time.perf_counter()
@@ -322,11 +320,8 @@ def test_nothing_waits_for_sequences_of_different_lengths(cell):
         output.data.sum().backward()
 
     run()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with sync_debug_mode("error"):
         run()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert_scanned(module, calls=2)
 
 

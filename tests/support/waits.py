@@ -1,10 +1,12 @@
-"""Where the host would wait for a device, counted without one."""
+"""Where the host waits for a device: as torch says on one, and counted without one."""
 
 import traceback
+import warnings
 from collections import Counter
 from contextlib import contextmanager
 
 import pytest
+import torch
 from torch import Tensor
 
 # What asks for the numbers of a tensor.
@@ -45,3 +47,15 @@ def waits(answer=None):
             patch.setattr(Tensor, name, asking(name, getattr(Tensor, name)))
         patch.setattr(Tensor, "__getitem__", indexed)
         yield found
+
+
+@contextmanager
+def sync_debug_mode(mode):
+    """torch.cuda's, for a while: "warn" or "error" where the host waits for a CUDA device."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is a prototype
+        torch.cuda.set_sync_debug_mode(mode)
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -70,7 +70,10 @@ def test_windows_are_as_exact_as_walks(cell, kind, case):
         found, walk = results(kind, cut=Cut(T, windows, T // windows, warm))
         walks = [results(engine)[0] for engine in (LayerEngine, PytorchEngine)]
         true, _ = results(LayerEngine, torch.float64)
-    assert (walk.report.missed == 0) == (warm == 200)
+    if warm == 200:
+        assert walk.report.missed == 0
+    elif kind is LayerEngine:  # cuDNN's rounding is up to 100 times ours: there all may have met
+        assert walk.report.missed
     assert_as_exact(found, walks, true, slack=1e-6)
 
 
