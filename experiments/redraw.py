@@ -53,6 +53,7 @@ OF_RECORDS: dict[str, Callable[[dict, Path], None]] = {
     "figure10": figure10.draw,
     "grid_recurrent_cpu": recurrent_plots.draw,
     "gru_breakdown_cpu": gru_breakdown.draw,
+    "h200_layers": recurrent_plots.draw,
     "h200_recurrent": recurrent_plots.draw,
     "layerpipe_convergence": layerpipe_convergence.draw,
     "layerpipe_model": layerpipe.draw,

@@ -43,6 +43,10 @@ _OUR_PRODUCTS, _STOCK_PRODUCTS = 5e12, 2e13
 # for each scan.
 _PROJECTED_LAUNCHES = (3e-5, 6e-5)
 _SPREAD_CALL, _SPREAD_ROW, _SPREAD_SCAN = 5e-4, 2e-8, 5e-4
+# Measured on an H200, and rather too short: seconds of a step, forward and backward, where cuDNN
+# has no kernel that walks a whole sequence. With different lengths it took 33 to 41 us at every
+# size that was tried, with a projection 65 (experiments/records/h200_layers.json).
+_STOCK_STEP_OF_LENGTHS, _STOCK_STEP_PROJECTED = 3e-5, 6e-5
 # Numbers of all products of chunks that a plan may hold at a time: 1 GiB of float32.
 _MOST_PRODUCTS = 1 << 28
 
@@ -137,7 +141,7 @@ class CudaLayerSize:
         return float(self._fit["least"][part])
 
     def stock(self, part: str) -> float:
-        """Seconds of cuDNN's "forward" or "backward"; a projection is taken to cost it nothing."""
+        """Seconds of cuDNN's "forward" or "backward", without a projection."""
         products = self._input_products(1 if part == "forward" else 2) / _STOCK_PRODUCTS
         measured = self._fit["stock"]
         sizes = sorted(map(int, measured))
@@ -267,8 +271,8 @@ def fallback_reason(
         layer: one of the `layers` * `directions`, all of about this size. cuDNN is taken to run
             the directions of a layer side by side.
         lengths: of samples of different lengths, all their steps, and the steps of all padded
-            tensors that they are spread over. cuDNN is taken to need no more for them than for as
-            many steps in T equal ones.
+            tensors that they are spread over. cuDNN is taken to need no more for each of T steps
+            than for as many samples as there are on average.
     """
     reason = not_resident(layer)
     if reason is not None:
@@ -282,6 +286,10 @@ def fallback_reason(
         more = (_SPREAD_CALL + N * _SPREAD_ROW) / layers + directions * _SPREAD_SCAN
     ours = directions * (walked.forward() + choose(walked, "auto").seconds) + more
     stock = beside.stock("forward") + beside.stock("backward")
+    if lengths is not None:
+        stock = max(stock, layer.T * _STOCK_STEP_OF_LENGTHS)
+    if layer.projected:
+        stock = max(stock, layer.T * _STOCK_STEP_PROJECTED)
     if ours <= stock:
         return None
     both = ", bidirectional" if directions == 2 else ""

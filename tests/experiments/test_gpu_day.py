@@ -275,7 +275,7 @@ MEMORY = [{"cell": "GRU", "ours": 3, "stock": 2}, {"cell": "RNN", "ours": 1, "st
         (bars.no_row_slower("rows"), found(), False, "no rows"),
         (bars.worth_scanning("rows"), found(rows=[row(1.0, scan={"both": 5})]), None, "1 of 1"),
         (BACKWARD, found(rows=[row(2.0, 9.0)]), True, "9.0x as attached"),
-        (BACKWARD, found(rows=[row(2.0, 3.0)]), False, "3.0x as attached"),
+        (BACKWARD, found(rows=[row(2.0, 1.1)]), False, "1.1x as attached"),
         (BACKWARD, found(rows=[SLOWER]), False, "no such row"),
         (bars.plans_near_best, found(rows=[row(2.0)]), True, "worst 1.00x"),
         (bars.plans_near_best, found(rows=[row(2.0, algorithm="linear")]), False, "worst 2.00x"),

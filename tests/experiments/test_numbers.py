@@ -32,7 +32,7 @@ def test_a_stale_block_is_found_renewed_and_kept(monkeypatch, tmp_path, capsys):
 
 def test_links_lead_from_the_quoting_file_to_the_record(monkeypatch, tmp_path):
     page = numbers.ROOT / "docs" / "page.md"
-    assert "](../experiments/records/h200_recurrent.json)" in numbers.between(
+    assert "](../experiments/records/h200_layers.json)" in numbers.between(
         "gpu_table", page, inline=False
     )
 

@@ -183,19 +183,22 @@ def test_what_was_not_measured_beside_cudnn_goes_to_it(monkeypatch):
     assert left() is None and left(B=2000) is None
     assert left(I=512) is None  # its products are few beside T steps
     assert "again in every step" in left(H=300)
-    assert "float16" in left(H=64, dtype=torch.float16)
+    assert "float16" in left(H=65, dtype=torch.float16)
+    assert left(H=64, dtype=torch.float16) is None and left(H=64, dtype=torch.bfloat16) is None
+    assert "float64" in left(H=33, dtype=torch.float64)
     assert left(dtype=torch.bfloat16) is None and left(dtype=torch.float64) is None
     # One block walks a sample: a batch beyond the multiprocessors is walked in turns.
     assert left(H=100, B=16, cell="rnn_tanh") is None
     assert "batch 1000" in left(H=100, B=1000, cell="rnn_tanh")
-    # A projection's products are few beside T steps, and many beside large states.
-    assert left(cell="lstm", P=10) is None
-    assert "cuDNN" in left(B=256, H=128, cell="lstm", P=120)
-    # Of samples of different lengths cuDNN is taken to compute the steps that there are; ours walks
-    # the longest of each group, and moves rows about.
-    assert left(T=3000, spread=(30_000, 3000)) is None
-    assert "cuDNN" in left(T=10, spread=(100, 10))
-    assert "cuDNN" in left(B=256, T=1000, H=64, cell="rnn_tanh", spread=(1000 + 255, 1001))
+    # With a projection cuDNN launches kernels for every step; our products are few beside T steps,
+    # and many beside the states of a large batch.
+    assert left(cell="lstm", P=10) is None and left(B=256, H=128, cell="lstm", P=120) is None
+    assert "cuDNN" in left(B=8000, H=128, cell="lstm", P=120)
+    # So it does with samples of different lengths; ours moves rows about, which takes longer than
+    # a few steps.
+    assert left(T=3000, spread=(30_000, 3000)) is None and left(spread=(9000, 1000)) is None
+    assert "cuDNN" in left(T=10, spread=(100, 10)) and left(T=100, spread=(1000, 100)) is None
+    assert left(B=256, H=64, cell="rnn_tanh", spread=(1000 + 255, 1001)) is None
     # cuDNN may run two directions side by side.
     assert left(H=64, cell="lstm") is None
     assert "bidirectional" in left(H=64, cell="lstm", directions=2)
