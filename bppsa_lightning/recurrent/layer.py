@@ -62,8 +62,7 @@ class RecurrentChain(Chain):
         self.divided: DividedLayer | None = None
         self.compiled = False  # whether the last call was part of a graph
         self.refused = False  # whether one was refused that part, which has a reason
-        # Of the last tensor on the CPU: for what, and what. One tuple, as another thread may
-        # read it.
+        # Of the last tensor: for what, and what. One tuple, as another thread may read it.
         self._decided: tuple[Any, _Decision] = None, _Decision()
 
     @graphs.only_inlined
@@ -234,10 +233,14 @@ class RecurrentChain(Chain):
         A call is often short, and like the one before it, which costs a comparison then.
         """
         module, decided_for = self.module, None
-        if type(input) is Tensor and input.is_cpu:
-            threads = torch.get_num_threads()
-            tables = machine.generation
-            decided_for = input.shape, module.batch_first, self._algorithm, threads, tables
+        on: Any = None
+        if type(input) is Tensor:
+            if input.is_cpu:
+                on = torch.get_num_threads()
+            elif input.is_cuda:
+                on = input.device, precision.of_pytorch(input), torch.backends.cudnn.enabled
+        if on is not None:
+            decided_for = input.shape, module.batch_first, self._algorithm, on, machine.generation
             last, decision = self._decided
             if decided_for == last:
                 return decision

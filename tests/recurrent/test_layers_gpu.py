@@ -30,6 +30,7 @@ from torch import nn
 
 import bppsa_lightning as bl
 from bppsa_lightning import planner
+from bppsa_lightning.planner.machine import forget
 
 pytestmark = [
     *needs_gpu,
@@ -217,6 +218,27 @@ def test_on_the_current_stream(cell):
         found = step(module, late)
     stream.synchronize()
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_a_call_like_the_last_one_is_not_decided_again(monkeypatch):
+    """And one that is unlike in whatever a decision depends on is."""
+    module, x = on_cuda("LSTM", algorithm="auto")
+    asked, ask = [], planner.fallback_reason
+    monkeypatch.setattr(planner, "fallback_reason", lambda r: asked.append(r.dtype) or ask(r))
+    for _ in range(3):
+        step(module, x)
+    assert asked == [F32]
+    for _ in range(2):
+        with torch.autocast("cuda", F16):
+            module(x)
+    assert asked == [F32, F16]
+    with torch.backends.cudnn.flags(enabled=False):
+        module(x)
+    module(x[:200])
+    module(x)
+    forget()
+    module(x)
+    assert asked == [F32, F16, *4 * [F32]]
 
 
 @each_cell
