@@ -3,7 +3,7 @@
 One `Request`, one `Plan`. What is measured is in tables/.
 """
 
-from bppsa_lightning.planner.choose import costs_of_windows, plan, saved
+from bppsa_lightning.planner.choose import costs_of_windows, plan, saved, windows_pay
 from bppsa_lightning.planner.cost_dense import MAX_CHUNK
 from bppsa_lightning.planner.cost_steps import measured_with_as_many_threads, step_seconds
 from bppsa_lightning.planner.fallback import fallback_reason

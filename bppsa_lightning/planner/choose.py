@@ -30,6 +30,7 @@ from bppsa_lightning.planner.plan import (
 )
 from bppsa_lightning.planner.request import DENSE, DIAGONAL, Request
 
+_WINDOWS_GAIN = 1.5
 _MODELS: dict[str, Any] = {DENSE: cost_dense, DIAGONAL: cost_diagonal}  # others are recurrent
 
 
@@ -79,6 +80,23 @@ def costs_of_windows(cell: str, H: int, device: torch.device, stock: bool) -> tu
     `rows_for_twice`."""
     request, table = Request(cell, 1, 1, H, device), gpu_tables.nearest(device)
     return cost_cuda.size_of(request, *gpu(device), table).costs_of_windows(stock)
+
+
+@keeps
+@lru_cache(maxsize=4096)
+def windows_pay(request: Request) -> bool:
+    """Whether "auto" tries windows of time on a GPU, for a call that is not left to cuDNN.
+
+    Where they are estimated to be `_WINDOWS_GAIN` times as fast: each pass of theirs waits for the
+    device, and estimates are wrong.
+    """
+    if request.P or kernels.arithmetic(request.dtype) != "float32":
+        return False  # not measured
+    table = gpu_tables.own(request.device)
+    if table is None or request.total_steps is not None:
+        return False
+    size = cost_cuda.size_of(request, *gpu(request.device), table)
+    return size.gain_of_windows() >= _WINDOWS_GAIN
 
 
 @lru_cache(maxsize=64)

@@ -47,6 +47,9 @@ _SPREAD_CALL, _SPREAD_ROW, _SPREAD_SCAN = 5e-4, 2e-8, 5e-4
 # has no kernel that walks a whole sequence. With different lengths it took 33 to 41 us at every
 # size that was tried, with a projection 65 (experiments/records/h200_layers.json).
 _STOCK_STEP_OF_LENGTHS, _STOCK_STEP_PROJECTED = 3e-5, 6e-5
+# Measured on an H200: seconds of the host for a forward and a backward in windows, whatever the
+# size (experiments/records/h200_windows.json: 1.1 to 1.2 ms). A guess: steps of a warm-up.
+_WINDOWS_HOST, _WINDOWS_WARM = 1.2e-3, 128
 # Numbers of all products of chunks that a plan may hold at a time: 1 GiB of float32.
 _MOST_PRODUCTS = 1 << 28
 
@@ -168,6 +171,23 @@ class CudaLayerSize:
         # What was measured with one batch size shows nothing of what a sample adds.
         rows = min(step / sample if sample else math.inf, self._side_by_side())
         return sum(least) / step, float(rows)
+
+    def gain_of_windows(self) -> float:
+        """How many times as fast as the walk of "auto" our kernels are estimated to be in windows.
+
+        The host waits for each pass, so that its time and the device's add up.
+        """
+        step, sample = (sum(terms[i] for terms in self._walks()) for i in (1, 2))
+        rows = max(self.B, min(step / sample if sample else math.inf, self._side_by_side()))
+        steps = self.T * self.B / rows + _WINDOWS_WARM
+        walk = self.forward() + choose(self, "auto").seconds
+        return walk / (_WINDOWS_HOST + steps * (step + rows * sample))
+
+    def _walks(self) -> list[list[float]]:
+        """The terms of our walks forwards and backwards."""
+        measured = self._fit["ours"]
+        H = next((h for h in sorted(map(int, measured)) if h >= self.H), max(map(int, measured)))
+        return [measured[str(H)][part] for part in ("forward", "backward")]
 
     def _stock_at(self, fit: dict[str, Any]) -> float:
         seconds = sum(a * b for a, b in zip(walk_terms(self.T, self.B), fit["terms"], strict=True))

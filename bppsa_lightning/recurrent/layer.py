@@ -249,15 +249,22 @@ class RecurrentChain(Chain):
             request = self._request(input)
             reason = planner.fallback_reason(request)
             plan = None if reason else planner.plan(request)
-            decision = _Decision(plan, reason, self._may_pay(input, request))
+            decision = _Decision(plan, reason, self._may_pay(input, request, reason is None))
         if decided_for is not None:
             self._decided = decided_for, decision
         return decision
 
-    def _may_pay(self, input: Any, request: planner.Request) -> bool:
-        """Whether "auto" should try windows of time."""
-        alone = self._algorithm == "auto" and isinstance(input, Tensor) and request.B == 1
-        if not alone or not input.is_cpu:
+    def _may_pay(self, input: Any, request: planner.Request, ours: bool) -> bool:
+        """Whether "auto" should try windows of time.
+
+        Args:
+            ours: whether the walk is our kernels'.
+        """
+        if self._algorithm != "auto" or not isinstance(input, Tensor):
+            return False
+        if input.is_cuda:
+            return ours and planner.windows_pay(request)
+        if not input.is_cpu or request.B != 1:
             return False
         return LayerEngine.may_pay(request.cell, request.H, request.I, request.T)
 

@@ -84,6 +84,33 @@ def test_the_h200_scans_what_its_kernels_are_right_for(monkeypatch):
     assert "ligru.float32" in compiled("ligru")
 
 
+def test_windows_are_tried_where_they_were_faster(monkeypatch):
+    """By the record, than the walk under either loss; and nowhere else than on long sequences."""
+    gpus.claim(monkeypatch)
+    found = {}
+    for row in json.loads((ROOT / "experiments/records/h200_windows.json").read_text())["windows"]:
+        cell, T, B, H = (row[name] for name in ("cell", "T", "B", "H"))
+        request = Request(cell.lower().replace("rnn", "rnn_tanh"), T, B, H, CUDA)
+        ways = {name: way["seconds"]["both"] for name, way in row["ways"].items()}
+        if planner.windows_pay(request):
+            gain = ways["auto"] / ways["attached, speculative"]
+            found.setdefault((cell, T, B), []).append(gain)
+    assert set(found) == {("GRU", 10_000, 16), ("LSTM", 10_000, 16)} | {
+        (cell, 30_000, 16) for cell in ("RNN", "GRU", "LSTM")
+    }
+    assert min(min(gains) for gains in found.values()) > 1.4
+
+    long = Request("lstm", 30_000, 16, 20, CUDA)
+    assert planner.windows_pay(long) and planner.windows_pay(long._replace(dtype=torch.float16))
+    for what in (
+        {"P": 10}, {"dtype": torch.float64}, {"total_steps": 99, "padded_steps": 9}, {"T": 1000},
+        {"B": 2000},
+    ):  # fmt: skip
+        assert not planner.windows_pay(long._replace(**what)), what
+    gpus.claim(monkeypatch, None)
+    assert not planner.windows_pay(long)
+
+
 def test_the_h200s_table_comes_from_its_record():
     table = tables.shipped()["nvidia_h200"]
     (record,) = table["measured"]["records"]

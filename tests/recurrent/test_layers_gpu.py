@@ -242,6 +242,28 @@ def test_a_call_like_the_last_one_is_not_decided_again(monkeypatch):
 
 
 @each_cell
+def test_auto_walks_long_sequences_in_windows(cell, monkeypatch):
+    """Where they pay; as exact as the walk; and not within a CUDA graph."""
+    stock, module = pair(cell, F32)
+    exact, module = copy.deepcopy(stock).double().cuda(), module.cuda()
+    x = torch.randn(6000, 4, 3, generator=torch.Generator().manual_seed(0)).cuda()
+    wanted = step(exact, x.double())
+    for pays in (False, True):
+        monkeypatch.setattr(planner, "windows_pay", lambda request, pays=pays: pays)
+        forget()
+        for _ in range(2):
+            found = step(module, x)
+            assert (bl.explain(module).find("speculative") >= 0) == pays
+            assert all(relative_error(found[n], wanted[n]) < 1e-5 for n in wanted)
+    graph, static = torch.cuda.CUDAGraph(), x.clone()
+    with torch.no_grad():
+        module(static)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            module(static)
+
+
+@each_cell
 def test_the_same_bits_every_time(cell):
     module, x = on_cuda(cell, bidirectional=True)
     wanted = {name: g.clone() for name, g in step(module, x).items()}
