@@ -26,7 +26,7 @@ SOURCES := pyproject.toml $(shell find csrc -type f) datasets/__init__.py
 
 .PHONY: train test quick lint lint-python lint-types lint-cpp lint-files format docs benchmark third-party figures \
   figures-full pictures gpu \
-  gpu-day gpu-offline gpu-build gpu-test gpu-sanitize gpu-sanitize-sync gpu-benchmark build develop clean
+  gpu-day gpu-offline gpu-build gpu-compile gpu-test gpu-sanitize gpu-sanitize-sync gpu-benchmark build develop clean
 .DELETE_ON_ERROR:
 
 build: $(VENV)/.built
@@ -137,6 +137,7 @@ GPU_ARCHITECTURES :=# all; or a list, as 80;90; or $(GPU_AT_HAND), asked once
 GPU_AT_HAND = $(eval GPU_AT_HAND := $$(shell $$(GPU_PYTHON) -c \
   'import torch; print("%d%d" % torch.cuda.get_device_capability())'))$(or $(GPU_AT_HAND),$(error torch sees no GPU))
 GPU_BUILD_OPTIONS = $(foreach of,CUDA CUDA_RECURRENT,"-DBPPSA_$(of)_ARCHITECTURES=$(GPU_ARCHITECTURES)")
+GPU_LIBRARIES ?=# a folder with _C.so and _C_cuda.so that were compiled elsewhere; without, they are here
 GPU_TEST_SECONDS := 240# of a file
 SITE := $(GPU_BUILD)/site
 GPU_PATH = PYTHONPATH="$(abspath $(SITE))$${PYTHONPATH:+:$$PYTHONPATH}"
@@ -161,20 +162,23 @@ gpu-day:
 	$(GPU_PYTHON) -m experiments.benchmarks.gpu_day $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(OUT),--out "$(OUT)") $(DAY)
 
-gpu-build:
-	python="$$($(GPU_PYTHON) -c 'import sys; print(sys.executable)')" && \
-	cmake -S csrc -B $(GPU_BUILD) -G Ninja -DPython_EXECUTABLE="$$python" -DBPPSA_CUDA=ON \
-	  "-DBPPSA_LEVELS=$(GPU_LEVELS)" $(if $(GPU_ARCHITECTURES),$(GPU_BUILD_OPTIONS))
-	cmake --build $(GPU_BUILD)
+gpu-build: $(if $(GPU_LIBRARIES),,gpu-compile)
 	rm -rf $(SITE)
 	mkdir -p $(SITE)/bppsa_lightning-0.dist-info
 	cp -r bppsa_lightning $(SITE)/
 	rm -rf $(SITE)/bppsa_lightning/datasets
 	ln -sfn "$(CURDIR)/experiments" $(SITE)/experiments
-	cp -r datasets $(GPU_BUILD)/_C.so $(GPU_BUILD)/_C_cuda.so $(SITE)/bppsa_lightning/
+	cp -r datasets $(foreach library,_C.so _C_cuda.so,"$(or $(GPU_LIBRARIES),$(GPU_BUILD))/$(library)") \
+	  $(SITE)/bppsa_lightning/
 	printf 'Metadata-Version: 2.1\nName: bppsa-lightning\nVersion: %s\n' \
 	  "$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" \
 	  > $(SITE)/bppsa_lightning-0.dist-info/METADATA
+
+gpu-compile:
+	python="$$($(GPU_PYTHON) -c 'import sys; print(sys.executable)')" && \
+	cmake -S csrc -B $(GPU_BUILD) -G Ninja -DPython_EXECUTABLE="$$python" -DBPPSA_CUDA=ON \
+	  "-DBPPSA_LEVELS=$(GPU_LEVELS)" $(if $(GPU_ARCHITECTURES),$(GPU_BUILD_OPTIONS))
+	cmake --build $(GPU_BUILD)
 
 # A process for each file: what one kernel does to the device does not reach the other files' tests.
 # `make -k -j4 gpu-test` runs four at a time.

@@ -346,6 +346,23 @@ def test_a_part_s_command_is_understood(part, tmp_path):
     assert command[1] == "-m" and asked.record
 
 
+def test_a_build_of_another_machine_is_laid_out_and_nothing_compiled(tmp_path):
+    built, folder = tmp_path / "built", tmp_path / "day"
+    built.mkdir()
+    for name in ("_C.so", "_C_cuda.so"):
+        (built / name).write_text(name)
+    environment = {**PLAIN, "GPU_LIBRARIES": str(built), "PATH": "/usr/bin:/bin"}
+    (build,) = (part for part in PARTS if part.name == "build")
+    command = [word.replace("{folder}", str(folder)) for word in build.command]
+    done = subprocess.run(
+        [*command, "GPU_AT_HAND=90"], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0 and "cmake" not in done.stdout, done.stderr
+    package = (folder / build.makes).parent
+    assert (package / "_C_cuda.so").read_text() == "_C_cuda.so"
+    assert (package / "_C.so").exists() and (package / "datasets" / "__init__.py").exists()
+
+
 PLAIN = {name: value for name, value in os.environ.items() if "MAKE" not in name}
 
 

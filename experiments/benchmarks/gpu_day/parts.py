@@ -92,10 +92,10 @@ PARTS = (
     Part(
         "tests",
         "the tests that need a GPU",
-        make("-k", "-j4", "--output-sync=target", "gpu-test", "GPU_TEST_SECONDS=200"),
+        make("-k", "-j8", "--output-sync=target", "gpu-test", "GPU_TEST_SECONDS=200"),
         270,
         (bars.tests_pass,),
-        settings={"OMP_NUM_THREADS": "4"},
+        settings={"OMP_NUM_THREADS": "2"},
     ),
     Part(
         "every_step",
