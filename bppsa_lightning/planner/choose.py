@@ -96,7 +96,7 @@ def windows_pay(request: Request) -> bool:
     if table is None or request.total_steps is not None:
         return False
     size = cost_cuda.size_of(request, *gpu(request.device), table)
-    return size.gain_of_windows() >= _WINDOWS_GAIN
+    return cost_cuda.not_resident(size) is None and size.gain_of_windows() >= _WINDOWS_GAIN
 
 
 @lru_cache(maxsize=64)

@@ -161,9 +161,8 @@ class CudaLayerSize:
             What a forward and its backward cost beside their steps, in steps of few samples; the
             samples that a step takes twice as long with.
         """
-        measured = self._fit["stock" if stock else "ours"]
-        H = next((h for h in sorted(map(int, measured)) if h >= self.H), max(map(int, measured)))
-        both = [measured[str(H)][part] for part in ("forward", "backward")]
+        whose = "stock" if stock else "ours"
+        both = [self._measured(whose, part) for part in ("forward", "backward")]
         least = [self.least(part) for part in ("forward", "backward")]
         if stock:
             least, both = [fit["least"] for fit in both], [fit["terms"] for fit in both]
@@ -177,27 +176,26 @@ class CudaLayerSize:
 
         The host waits for each pass, so that its time and the device's add up.
         """
-        step, sample = (sum(terms[i] for terms in self._walks()) for i in (1, 2))
+        both = [self._measured("ours", part) for part in ("forward", "backward")]
+        step, sample = (sum(terms[i] for terms in both) for i in (1, 2))
         rows = max(self.B, min(step / sample if sample else math.inf, self._side_by_side()))
         steps = self.T * self.B / rows + _WINDOWS_WARM
         walk = self.forward() + choose(self, "auto").seconds
         return walk / (_WINDOWS_HOST + steps * (step + rows * sample))
 
-    def _walks(self) -> list[list[float]]:
-        """The terms of our walks forwards and backwards."""
-        measured = self._fit["ours"]
+    def _measured(self, whose: str, part: str) -> Any:
+        """Of "ours" or "stock", what was fitted at the next larger H that was measured."""
+        measured = self._fit[whose]
         H = next((h for h in sorted(map(int, measured)) if h >= self.H), max(map(int, measured)))
-        return [measured[str(H)][part] for part in ("forward", "backward")]
+        return measured[str(H)][part]
 
     def _stock_at(self, fit: dict[str, Any]) -> float:
         seconds = sum(a * b for a, b in zip(walk_terms(self.T, self.B), fit["terms"], strict=True))
         return max(float(fit["least"]), seconds)
 
     def _walk(self, part: str) -> float:
-        measured = self._fit["ours"]
-        H = next((h for h in sorted(map(int, measured)) if h >= self.H), max(map(int, measured)))
         turns = ceil_div(self.B, max(self._side_by_side(), 1))
-        launch, step, sample = measured[str(H)][part]
+        launch, step, sample = self._measured("ours", part)
         return float(launch + self.T * (turns * step + self.B * sample))
 
     def _side_by_side(self) -> int:
