@@ -68,6 +68,7 @@ def pair(case: Case, device: torch.device) -> tuple["LayerStep", "LayerStep"]:
     """The same layer, attached and stock."""
     stock = case.layer(device)
     ours = copy.deepcopy(stock)
+    ours.flatten_parameters()  # a copy's lie apart, and cuDNN would gather them at every call
     bl.attach(ours)
     x = case.input(device)
     return LayerStep(ours, x, case), LayerStep(stock, x, case)

@@ -112,6 +112,7 @@ def ways_of(
 
     def attached(algorithm: str) -> nn.Module:
         layer = copy.deepcopy(stock)
+        layer.flatten_parameters()
         bl.attach(layer, algorithm)
         return layer
 

@@ -27,7 +27,8 @@ def table(records: str) -> str:
     ]
     note = (
         "One layer as attached, after a calibration, its loss on the last state. Bold: cuDNN is "
-        "faster (`auto` left these two to it)."
+        "faster. (`auto` left these two to it; the benchmark's copy of the layer had its weights "
+        "in pieces, which cuDNN gathers at every call.)"
     )
     return f"{markdown(HEADER, map(_cells, rows))}\n\n{note} {source(records, LAYERS, record)}"
 
