@@ -69,6 +69,12 @@ def cpu_grid(threads: int) -> Part:
     )
 
 
+CELLS = (
+    "LayerNormLSTM", "LayerNormGRU", "PeepholeLSTM", "LiGRU", "IndRNN", "GRU(zoneout=0.1)",
+    "LSTM(recurrent_dropout=0.2)",
+)  # fmt: skip
+
+
 def recurrent_gpu(*arguments: str) -> tuple[str, ...]:
     return measure("recurrent_gpu", "--pairs", "9", *arguments)
 
@@ -147,8 +153,8 @@ PARTS = (
     ),
     Part(
         "cells",
-        "layers of bl.nn, with layer norm and noise, beside their loops",
-        measure("cells", "--device", "cuda", "--seconds", "4"),
+        "layers of bl.nn, with layer norm, beside their loops: a loop takes a second",
+        measure("cells", "--device", "cuda", "--seconds", "2", "--only", *CELLS),
         90,
         (bars.layers_faster,),
     ),
