@@ -67,8 +67,8 @@ class Windows:
         cut = self._cuts[k] = memory.cut(engine, xs, state, asked)
         if cut is None:
             return None
-        assert memory.levels is not None and memory.report is not None
-        [output], last = speculate(engine, xs, state, cut, memory.levels, memory.report)
+        assert memory.levels is not None and memory.current is not None
+        [output], last = speculate(engine, xs, state, cut, memory.levels, memory.current)
         reason = f"{'as asked; ' * asked}warm-up of {cut.warm} steps"
         self.plan = planner.Plan("speculative", cut.span, reason=reason, windows=cut.windows)
         return (output.flip(0) if reverse else output, *last)

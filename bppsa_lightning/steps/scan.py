@@ -182,9 +182,9 @@ class _Call:
             return self._loop("windows would keep more than the given memory", known)
         known.note(cut, None, found)
         self.engine = engine
-        assert memory.levels is not None and memory.report is not None
+        assert memory.levels is not None and memory.current is not None
         return speculate(
-            engine, self.inputs, self.state, cut, memory.levels, memory.report, found.steps
+            engine, self.inputs, self.state, cut, memory.levels, memory.current, found.steps
         )
 
     def _scan_pays(self, engine: StepEngine) -> bool:

@@ -25,8 +25,8 @@ _FIRST_REST, _LONGEST_REST = 8, 512
 # A look may take this part of the steps: beyond, warm-ups would not pay either.
 _PART_OF_STEPS = 8
 
-# Cuts of the last sizes are kept: choosing one takes as long as some thousand short steps.
-_MOST_CHOSEN = 64
+# What is kept of the last sizes. (Choosing a cut takes as long as some thousand short steps.)
+_MOST_KEPT = 64
 
 # Of a step forward and backward, the forward's part.
 _FORWARD = 0.5
@@ -43,6 +43,8 @@ class Memory:
         back: the same for gradients, at least.
         reason: why they do not, for people.
         report: of the last call in windows.
+        current: what the present call reports to: `report`, or nobody's where a checkpoint walks
+            again.
         silent: whether the loss reads the end alone, when last seen.
         calls, windowed: how many calls there were, and how many of them in windows.
     """
@@ -53,19 +55,39 @@ class Memory:
         self.levels: Levels | None = None
         self.reason: str | None = None
         self.report: Report | None = None
+        self.current: Report | None = None
         self.silent = False
         self.calls = self.windowed = 0
         self._chosen: dict[tuple[object, ...], Cut | None] = {}
         self._too_few = 0  # steps that did not pay with this warm-up
         self._rest = 0  # calls until the next look
         self._next_rest = _FIRST_REST
+        # Of the last calls, by their sizes: how they were cut; by their steps: whether they rested.
+        self._cuts: dict[tuple[int, int], Cut | None] = {}
+        self._rested: dict[int, bool] = {}
+        self._had_graph = True
 
     def cut(self, engine: Engine, xs: Leaves, state: Leaves, asked: bool) -> Cut | None:
         """How to cut this call's sequence, xs (T, B, ...) each; None to walk it.
 
+        Within a backward, where a checkpoint walks again, as the last call of its size: whatever
+        was learned in between, it has to find the same tensors to keep.
+
         Args:
             asked: whether windows were asked for by name: then any that fit are taken.
         """
+        T, B = xs[0].shape[:2]
+        if _in_backward() and (T, B) in self._cuts:
+            self.current = Report()
+            if not self._had_graph:  # a checkpoint that is reentrant: its gradients come now
+                self.report, self._had_graph = self.current, True
+            return self._cuts[T, B]
+        cut = self._new_cut(engine, xs, state, asked)
+        _keep(self._cuts, (T, B), cut)
+        self.current, self._had_graph = self.report, torch.is_grad_enabled()
+        return cut
+
+    def _new_cut(self, engine: Engine, xs: Leaves, state: Leaves, asked: bool) -> Cut | None:
         self._learn(self.report)
         self.calls += 1
         T, B = xs[0].shape[:2]
@@ -94,13 +116,18 @@ class Memory:
 
         Windows did not meet, or so many steps were too few for them.
         """
+        if _in_backward() and T in self._rested:  # as for `cut`
+            return self._rested[T]
         self._learn(self.report)
-        return self._rest > 0 and (self.warm is None or self._too_few >= T)
+        rests = self._rest > 0 and (self.warm is None or self._too_few >= T)
+        _keep(self._rested, T, rests)
+        return rests
 
     def rest(self) -> None:
         """Counts a call that is left to the walk."""
-        self.calls += 1
-        self._rest -= 1
+        if not _in_backward():
+            self.calls += 1
+            self._rest -= 1
 
     def _choose(
         self, engine: Engine, T: int, B: int, warm: int, asked: bool, silent: bool
@@ -108,11 +135,9 @@ class Memory:
         """By the engine's costs, of a walk forwards alone if `silent`; asked again, the same."""
         key = T, B, warm, asked, silent, type(engine), engine.call, torch.get_num_threads()
         if key not in self._chosen:
-            if len(self._chosen) >= _MOST_CHOSEN:
-                self._chosen.clear()
             gain = 0.0 if asked else engine.gain
             share = _FORWARD if silent else 1.0
-            self._chosen[key] = choose_cut(
+            chosen = choose_cut(
                 T,
                 B,
                 warm,
@@ -123,6 +148,7 @@ class Memory:
                 engine.rows,
                 engine.calls,
             )
+            _keep(self._chosen, key, chosen)
         return self._chosen[key]
 
     def _knows(self, state: Leaves) -> bool:
@@ -190,3 +216,14 @@ class Memory:
         self.silent = state.get("silent", False)
         self.levels = levels.loaded(state, device)
         self.report = None if state["report"] is None else Report(**state["report"])
+
+
+def _in_backward() -> bool:
+    """Whether this thread is in a backward: then a forward is a checkpoint's."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _keep(of_size: dict[Any, Any], size: Any, value: Any) -> None:
+    if len(of_size) >= _MOST_KEPT:
+        of_size.clear()
+    of_size[size] = value
