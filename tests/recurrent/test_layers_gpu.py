@@ -171,7 +171,7 @@ def test_without_cudnn():
     with torch.backends.cudnn.flags(enabled=False):
         wanted, found = (results(m, x, None, {}) for m in (stock, module))
     assert_scanned(module)
-    assert all(relative_error(found[n], wanted[n]) < 1e-5 for n in wanted)
+    assert all(relative_error(found[n], wanted[n]) < 1e-4 for n in wanted)
 
 
 # --- The device: streams, waiting, graphs, several of them ----------------------------------
@@ -254,7 +254,7 @@ def test_auto_walks_long_sequences_in_windows(cell, monkeypatch):
         for _ in range(2):
             found = step(module, x)
             assert (bl.explain(module).find("speculative") >= 0) == pays
-            assert all(relative_error(found[n], wanted[n]) < 1e-5 for n in wanted)
+            assert all(relative_error(found[n], wanted[n]) < 1e-4 for n in wanted)
     graph, static = torch.cuda.CUDAGraph(), x.clone()
     with torch.no_grad():
         module(static)
