@@ -90,13 +90,14 @@ def windows_pay(request: Request) -> bool:
     Where they are estimated to be `_WINDOWS_GAIN` times as fast: each pass of theirs waits for the
     device, and estimates are wrong.
     """
-    if request.P or kernels.arithmetic(request.dtype) != "float32":
+    small = request.H <= kernels.MOST_COMPOSED and not request.P
+    if not small or kernels.arithmetic(request.dtype) != "float32":
         return False  # not measured
     table = gpu_tables.own(request.device)
     if table is None or request.total_steps is not None:
         return False
     size = cost_cuda.size_of(request, *gpu(request.device), table)
-    return cost_cuda.not_resident(size) is None and size.gain_of_windows() >= _WINDOWS_GAIN
+    return size.gain_of_windows() >= _WINDOWS_GAIN
 
 
 @lru_cache(maxsize=64)

@@ -23,7 +23,7 @@ from bppsa_lightning.recurrent.divided import DividedLayer
 from bppsa_lightning.recurrent.engines import LayerEngine
 from bppsa_lightning.recurrent.packed import Tensors
 from bppsa_lightning.recurrent.rows import padded_steps
-from bppsa_lightning.recurrent.windows import Windows
+from bppsa_lightning.recurrent.windows import Windows, side_by_side
 
 
 class _Decision(NamedTuple):
@@ -262,8 +262,9 @@ class RecurrentChain(Chain):
         """
         if self._algorithm != "auto" or not isinstance(input, Tensor):
             return False
-        if input.is_cuda:
-            return ours and planner.windows_pay(request)
+        if input.is_cuda:  # by our kernels, of which it is estimated
+            ours = ours and planner.windows_pay(request)
+            return ours and planner.fallback_reason(side_by_side(request)) is None
         if not input.is_cpu or request.B != 1:
             return False
         return LayerEngine.may_pay(request.cell, request.H, request.I, request.T)

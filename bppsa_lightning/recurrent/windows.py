@@ -18,6 +18,12 @@ from bppsa_lightning.windows import Cut, Memory, in_words, speculate
 _WINDOWS = 16
 
 
+def side_by_side(request: planner.Request) -> planner.Request:
+    """One direction of one layer's sequence as the samples that its windows are."""
+    T, B = max(1, request.T // _WINDOWS), _WINDOWS * request.B
+    return request._replace(T=T, B=B, layers=1, directions=1)
+
+
 class Windows:
     """The windows of all layers and directions of a module.
 
@@ -77,12 +83,12 @@ class Windows:
         """What walks the windows: PyTorch's kernels where they are faster at it."""
         c, (T, B) = self._config, x.shape[:2]
         request = planner.Request(
-            c.cell.name, max(1, T // _WINDOWS), _WINDOWS * B, c.hidden_size, x.device, "auto", None,
-            c.input_size, c.output_size if c.projected else 0,
+            c.cell.name, T, B, c.hidden_size, x.device, "auto", None, c.input_size,
+            c.output_size if c.projected else 0,
         )  # fmt: skip
         # (One sequence is walked where it lies by ours, and copied for PyTorch's.)
         in_place = x.is_cpu and B == 1
-        ours = in_place or planner.fallback_reason(request) is None
+        ours = in_place or planner.fallback_reason(side_by_side(request)) is None
         return (LayerEngine if ours else PytorchEngine)(c.cell.name, self._operands(weights))
 
     def walk_by_pytorch(

@@ -104,7 +104,7 @@ def test_windows_are_tried_where_they_were_faster(monkeypatch):
     assert planner.windows_pay(long) and planner.windows_pay(long._replace(dtype=torch.float16))
     for what in (
         {"P": 10}, {"dtype": torch.float64}, {"total_steps": 99, "padded_steps": 9}, {"T": 1000},
-        {"B": 2000}, {"T": 70_000, "H": 300},
+        {"B": 2000}, {"H": 33},
     ):  # fmt: skip
         assert not planner.windows_pay(long._replace(**what)), what
     gpus.claim(monkeypatch, None)
