@@ -48,7 +48,7 @@ _SPREAD_CALL, _SPREAD_ROW, _SPREAD_SCAN = 5e-4, 2e-8, 5e-4
 # size that was tried, with a projection 65 (experiments/records/h200_layers.json).
 _STOCK_STEP_OF_LENGTHS, _STOCK_STEP_PROJECTED = 3e-5, 6e-5
 # Measured on an H200: seconds of the host for a forward and a backward in windows, whatever the
-# size (experiments/records/h200_windows.json: 1.1 to 1.2 ms). A guess: steps of a warm-up.
+# size (experiments/records/h200_windows.json: 1.0 to 1.4 ms). A guess: steps of a warm-up.
 _WINDOWS_HOST, _WINDOWS_WARM = 1.2e-3, 128
 # Numbers of all products of chunks that a plan may hold at a time: 1 GiB of float32.
 _MOST_PRODUCTS = 1 << 28

@@ -4,12 +4,16 @@ Letters: B batch, T steps, H hidden.
 """
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
+from experiments.benchmarks.gpu_day import bars_of_windows
+from experiments.benchmarks.gpu_day.bars import Found
 from experiments.paper.quotes.wording import ms, or_slower, source, speed_up
 from experiments.recording import markdown, read
 
 LAYERS, WINDOWS, TRAINING = "h200_layers", "h200_windows", "h200_training"
+PRODUCTS = "h200_products"
 # B, T, H: short sequences, the paper's size, its longest, its largest batch, and larger layers.
 SIZES = (
     (16, 10, 20), (16, 1000, 20), (16, 30000, 20), (256, 1000, 20), (16, 1000, 64),
@@ -64,6 +68,23 @@ def _one(way: dict[str, Any]) -> str:
     return f"{ms(way['seconds']['both'])}, {speed_up(way['speed_up']['both'])}"
 
 
+def sizes(_records: str) -> str:
+    """How many sizes were scanned, and what that gained."""
+    found = [row["ratio_stock"]["both"] for row in read(LAYERS)["rows"] if row["scanned"]]
+    return f"{len(found)} sizes: {min(found):.2f} to {max(found):.1f} times, {median(found):.1f}"
+
+
+def exactness(_records: str) -> str:
+    """How many windows were measured, and their largest error over that of the same walk."""
+    found = bars_of_windows.exact(Found("", {WINDOWS: read(WINDOWS)}, {})).found
+    count, _, rest = found.partition(", at most ")
+    return f"{count} ways were measured; their error was at most {rest.split()[0]} times the walk's"
+
+
+def products(_records: str) -> str:
+    return f"{read(PRODUCTS)['ratio']['torch']:.1f}"
+
+
 def graphs(records: str) -> str:
     """What a step replayed from a CUDA graph gains."""
     found = [speed_up(row["ratio_stock"]["both"]) for row in read(LAYERS)["graphs"]]
@@ -114,5 +135,5 @@ def _cells(row: dict[str, Any]) -> Sequence[object]:
 
 BLOCKS = {
     "gpu_table": table, "gpu_windows": windows, "gpu_graphs": graphs, "gpu_options": options,
-    "gpu_training": training,
+    "gpu_training": training, "gpu_sizes": sizes, "gpu_exact": exactness, "gpu_products": products,
 }  # fmt: skip
