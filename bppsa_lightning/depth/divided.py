@@ -90,7 +90,7 @@ class DividedStack:
             int(algorithm == "blelloch"), *own, int(differentiated),
         ]  # fmt: skip
         found, _ = self.exchange.agree(brought, _BROUGHT, x.device)
-        return bool(found[:, -1].any())
+        return any(numbers[-1] for numbers in found)
 
     def layers_of(self, modules: Sequence[nn.Module], first: int, x: Tensor) -> slice:
         """Which of a run's layers, all of them on all ranks, this one computes."""

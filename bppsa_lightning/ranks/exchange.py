@@ -5,19 +5,22 @@ P ranks.
 
 from __future__ import annotations
 
+import atexit
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bppsa_lightning._gloo import let_threads_wait
+from bppsa_lightning._gloo import give_way, let_threads_wait
 
 
 @dataclass
@@ -63,6 +66,8 @@ class Exchange:
         self.rank = self.size - 1 - own if backwards else own
         self.counts = Counts()
         let_threads_wait(group)
+        self._process = os.getpid()
+        _in_use.add(self)
 
     def towards(self, backwards: bool) -> Exchange:
         """The same ranks, with time running in a direction."""
@@ -112,7 +117,9 @@ class Exchange:
         if operations:
             others = [r for r in (to, source) if 0 <= r < self.size]
             with self._named(f"a message with rank {' or '.join(map(self._shown, others))}"):
-                for work in dist.batch_isend_irecv(operations):
+                works = dist.batch_isend_irecv(operations)
+                give_way()
+                for work in works:
                     work.wait()
         return None if received is None or like is None else unpacked(received, like)
 
@@ -160,10 +167,13 @@ class Exchange:
         with self._named("a gathering of all ranks"):
             room[0] = tensor
             for known, to, coming in rounds:
+                give_way()
                 sent = self.group.send([room[:known]], to, _TAG)
+                give_way()
                 coming.wait()
                 sent.wait()
-        return room.roll(self.rank, 0) if self.rank else room
+        first = self.size - self.rank  # where rank 0's is
+        return torch.cat((room[first:], room[:first])) if self.rank else room
 
     def of_rank(self, rank: int, tensor: Tensor) -> Tensor:
         """One rank's tensor, on all: there as it is, elsewhere written over one like it."""
@@ -207,15 +217,15 @@ class Exchange:
     def agree(
         self, numbers: Sequence[int], what: Sequence[str], device: torch.device,
         beside: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """The numbers of all ranks, (P, n), which have to be the same where `what` names them.
+    ) -> tuple[list[list[int]], Tensor | None]:  # fmt: skip
+        """The numbers of all ranks, P times n, which have to be the same where `what` names them.
 
         Args:
             what: of each number, its name, or "" where ranks may differ.
             beside: bytes (n,) that go with them, as many on all ranks.
 
         Returns:
-            The numbers, on the CPU; and all ranks' `beside`, (P, n), on its device.
+            The numbers; and all ranks' `beside`, (P, n), on its device.
 
         Raises:
             ValueError: names the layer, the ranks and both values. Every rank raises it.
@@ -223,11 +233,16 @@ class Exchange:
         own = torch.tensor(numbers, device=device)
         if beside is not None:
             both = self.gather(torch.cat([own.view(torch.uint8), beside]))
-            all_of_them = both[:, : own.nbytes].contiguous().view(torch.int64).cpu()
+            found = both[:, : own.nbytes].contiguous().view(torch.int64).tolist()
             beside = both[:, own.nbytes :]
         else:
-            all_of_them = self.gather(own).cpu()
-        first, *others = all_of_them.tolist()
+            found = self.gather(own).tolist()
+        if found.count(found[0]) < len(found):
+            self._check_same(found, what)
+        return found, beside
+
+    def _check_same(self, found: list[list[int]], what: Sequence[str]) -> None:
+        first, *others = found
         for n, name in enumerate(what):
             for rank, values in enumerate(others, 1):
                 if name and values[n] != first[n]:
@@ -236,7 +251,6 @@ class Exchange:
                         f"{name} = {values[n]}, rank {self._shown(0)} {first[n]}; wanted the same "
                         f"of all"
                     )
-        return all_of_them, beside
 
     def seconds(self, device: torch.device) -> tuple[float, float]:
         """What a round takes, and each byte in it more: as measured, or as is usual.
@@ -296,7 +310,21 @@ _TAG = 1  # of gatherings; other messages have 0
 
 # Between processes of one machine by gloo, and between GPUs by NCCL.
 _USUAL = {"cpu": (100e-6, 1e-9), "cuda": (20e-6, 2e-11)}
-_SECONDS: dict[Any, tuple[float, float]] = {}
+_SECONDS: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
+
+_in_use: WeakSet[Exchange] = WeakSet()
+
+
+@atexit.register
+def _let_groups_go() -> None:
+    """Lets process groups end that were destroyed, and are kept alive by what is divided over them.
+
+    One that lives on while Python ends has threads that then ask Python for leave to free tensors,
+    and end the process as if it had failed. (A forked process has none of them to wait for.)
+    """
+    for exchange in list(_in_use):
+        if exchange._process == os.getpid():
+            del exchange.group
 
 
 def packed(tensors: Sequence[Tensor], copy: bool = False) -> Tensor:

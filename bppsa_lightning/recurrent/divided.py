@@ -163,7 +163,9 @@ class DividedLayer:
         nothing = data.new_empty(len(sizes), 0, data.shape[1])
         found = self._begin(nothing, algorithm, packed_span.told(input, states))
         name = self.exchange.name or "module"
-        self.batch = packed_span.samples(name, found[:, -4:-1].tolist(), self.spans.lengths)
+        self.batch = packed_span.samples(
+            name, [numbers[-4:-1] for numbers in found], self.spans.lengths
+        )
         span = PackedSpan.of(sizes, self.batch, data.device)
 
         def scan(
@@ -192,7 +194,7 @@ class DividedLayer:
 
     def _begin(
         self, x: Tensor, algorithm: str, packed: tuple[int, int, int] | None = None
-    ) -> Tensor:
+    ) -> list[list[int]]:
         """Before anything is exchanged: that all ranks have come for the same; what they brought.
 
         Args:
@@ -208,7 +210,7 @@ class DividedLayer:
         ]  # fmt: skip
         found, self._before = self._end_of_span.agreed(self.exchange, brought, _BROUGHT, x)
         P = self.exchange.size
-        self.spans = Spans(found[:, 0].tolist()) if self.sharded else Spans.equal(T, P)
+        self.spans = Spans([n[0] for n in found]) if self.sharded else Spans.equal(T, P)
         return found
 
     def _randomness(self, x: Tensor) -> int:

@@ -28,7 +28,7 @@ class EndOfSpan:
 
     def agreed(
         self, exchange: Exchange, brought: Sequence[int], what: Sequence[str], x: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[list[list[int]], Tensor | None]:
         """As `Exchange.agree`; and the steps before this rank's span, (steps, B, I), if sent.
 
         Args:
@@ -38,17 +38,17 @@ class EndOfSpan:
         if self._expected is None:
             return exchange.agree(brought, what, x.device)[0], None
         steps, *sizes, dtype = self._expected
-        room = torch.zeros(_ROOM, dtype=torch.uint8, device=x.device)
+        room = torch.empty(steps, *sizes, dtype=dtype, device=x.device)
         fits = len(x) >= steps and [*x.shape[1:]] == sizes and x.dtype == dtype
         if fits:
-            end = x.detach()[len(x) - steps :].reshape(-1).view(torch.uint8)
-            room[: len(end)] = end
-        found, of_all = exchange.agree([*brought[:-1], int(fits)], what, x.device, room)
-        if of_all is None or not found[:, -1].all():
+            room.copy_(x.detach()[len(x) - steps :])
+        else:
+            room.zero_()
+        in_bytes = room.view(-1).view(torch.uint8)
+        found, of_all = exchange.agree([*brought[:-1], int(fits)], what, x.device, in_bytes)
+        if of_all is None or not all(numbers[-1] for numbers in found):
             return found, None
-        size = steps * sizes[0] * sizes[1] * x.element_size()
-        before = of_all[exchange.rank - 1, :size].contiguous()
-        return found, before.view(dtype).view(steps, *sizes)
+        return found, of_all[exchange.rank - 1].view(dtype).view(steps, *sizes)
 
     def used(self, way: Way, x: Tensor, before: Tensor | None) -> Tensor | None:
         """What was sent, if it is what this way takes; and notes what the next call will take."""

@@ -54,13 +54,15 @@ class Levels(NamedTuple):
         """
         found: Tensor | None = None
         for a, b, level, size in zip(guessed, true, self.rounding, self.sizes, strict=True):
-            verdict = self._near(a, b, level, size).flatten(1).all(1)
-            found = verdict if found is None else found & verdict
-        assert found is not None
-        return found
+            near = self._near(a, b, level, size)
+            if near is not None:
+                verdict = near.flatten(1).all(1)
+                found = verdict if found is None else found & verdict
+        return true[0].new_ones(len(true[0]), dtype=torch.bool) if found is None else found
 
     @staticmethod
-    def _near(a: Tensor, b: Tensor, level: Tensor, size: float) -> Tensor:
+    def _near(a: Tensor, b: Tensor, level: Tensor, size: float) -> Tensor | None:
+        """Number by number; None if all are, as they usually are."""
         if not b.is_floating_point() or not b.numel():
             return a == b
         rounding = b.abs()
@@ -71,7 +73,7 @@ class Levels(NamedTuple):
         near = (a - b).abs_() <= rounding.clamp_(max=torch.finfo(b.dtype).max)
         # Infinite ones are equal, if at all, and NaN is near to NaN.
         if not near.is_cuda and bool(near.all()):  # (which the host would wait for)
-            return near
+            return None
         return near | (a == b) | (a.isnan() & b.isnan())
 
     def least_gradients(self, g: Tensor) -> Tensor:

@@ -1,5 +1,9 @@
 """What goes over the process group: rounds, errors, and the scan of a chain that lies on ranks."""
 
+import subprocess
+import sys
+import textwrap
+
 import pytest
 from support import forked
 
@@ -25,3 +29,28 @@ def test_a_rank_that_ends(tmp_path, ends):
     """The others end with an error that names the layer and the rank."""
     with pytest.raises(AssertionError, match=r"layer: rank [02] waited for .*rank"):
         forked.run(tmp_path, SCRIPT, 3, ends, ranks=3, timeout=60)
+
+
+def test_a_destroyed_group_ends_before_python_does():
+    """Its threads would ask Python to free tensors, and abort the process, now and then."""
+    script = """
+        import atexit, weakref
+        import torch.distributed as dist
+        from torch import nn
+
+        @atexit.register  # and so called last
+        def told():
+            print("ended" if group() is None else "kept")
+
+        import bppsa_lightning as bl
+
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        group = weakref.ref(dist.group.WORLD)
+        layer = nn.GRU(2, 3)
+        bl.attach(layer, group=dist.group.WORLD)
+        dist.destroy_process_group()
+        assert group() is not None
+    """
+    run = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
