@@ -162,7 +162,8 @@ class _Divided(torch.autograd.Function):
         else:
             ctx.walks = None
         if not call.exchange.is_first:
-            left = [torch.zeros_like(g) for g in left]
+            of_states = ctx.needed[call.xs : call.xs + call.states]
+            left = [torch.zeros_like(g) if w else g for g, w in zip(left, of_states, strict=True)]
         found = (*of_xs, *left, *of_own)
         return (None, *(g if w else None for g, w in zip(found, ctx.needed, strict=True)))
 

@@ -87,13 +87,14 @@ def follow(
         if not any(largest[1:]):
             return total
         report.backward_passes += 1
-        came = nothing
-        if not exchange.is_last:
-            came = _parts(of_all[exchange.rank + 1], nothing)
-            behind = behind + of_all[exchange.rank + 1]
         if n + 2 < exchange.size:
             gather = exchange.expect(behind)
-        left = walk.pull([None] * len(grad_ys), came)
+        if exchange.is_last:
+            left = nothing
+            continue
+        came = of_all[exchange.rank + 1]
+        behind = behind + came
+        left = walk.pull([None] * len(grad_ys), _parts(came, nothing))
         total = [a + b for a, b in zip(total, left, strict=True)]
     if _is_finite(left):
         return total
@@ -108,9 +109,11 @@ def _is_finite(gradients: Leaves) -> bool:
 
 def _flat(parts: Leaves) -> Tensor:
     """Of (B, ...) each, (B, S)."""
-    return torch.cat([p.flatten(1) for p in parts], 1)
+    return parts[0].flatten(1) if len(parts) == 1 else torch.cat([p.flatten(1) for p in parts], 1)
 
 
 def _parts(flat: Tensor, like: Leaves) -> list[Tensor]:
+    if len(like) == 1:
+        return [flat.reshape(like[0].shape)]
     each = flat.split([math.prod(g.shape[1:]) for g in like], 1)
     return [p.reshape(g.shape) for p, g in zip(each, like, strict=True)]

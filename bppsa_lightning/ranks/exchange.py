@@ -9,8 +9,7 @@ import atexit
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -291,15 +290,24 @@ class Exchange:
     def _shown(self, rank: int) -> str:
         return str(self._peer(rank))
 
-    @contextmanager
-    def _named(self, what: str) -> Iterator[None]:
+    def _named(self, what: str) -> _Named:
         """Errors of the process group name this rank, what is divided, and what was under way."""
-        try:
-            yield
-        except (RuntimeError, ValueError) as error:
+        return _Named(self.name, what)
+
+
+class _Named:
+    """(A generator in its place would take longer than the calls that it surrounds.)"""
+
+    def __init__(self, name: str, what: str) -> None:
+        self._name, self._what = name, what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RuntimeError | ValueError):
             raise RuntimeError(
-                f"{self.name or 'chain'}: rank {dist.get_rank()} waited for {what}, in vain: "
-                f"{error}"
+                f"{self._name or 'chain'}: rank {dist.get_rank()} waited for {self._what}, in "
+                f"vain: {error}"
             ) from error
 
 
