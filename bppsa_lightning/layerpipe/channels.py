@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bppsa_lightning._gloo import give_way
+
 MOST_DIMENSIONS = 14
 DTYPES = (
     torch.float32, torch.float64, torch.bfloat16, torch.float16,
@@ -53,6 +55,7 @@ class Channel:
         header[: len(head)] = torch.tensor(head, device="cpu")
         parts = [header.to(self._device)] + ([tensor] if tensor.numel() else [])
         sends = [(dist.isend(part, self._peer, group=self._group), part) for part in parts]
+        give_way()
         self._sent.append(sends)
         if len(self._sent) > self._most:
             self._wait(self._sent.popleft())
