@@ -6,9 +6,9 @@ on the core of the thread that holds the lock, and took that core, it spins ther
 slice, some milliseconds, until the other is let on and gives the lock back. Threads of the class
 SCHED_BATCH do not take the core from others when they wake up; their share of it is the same.
 
-They then wait for as long, though, if whoever has the core goes on computing: also the thread of
-another process, which Linux wakes up on the core that sent to it, while that process's own core
-has nothing to do. So who sends lets them have the core for a moment, before and after.
+Such a thread waits for a time slice, though, while whoever has the core goes on computing. That may
+be another process: Linux wakes the thread up on the core that sent to it, though its own process'
+core has nothing to do. So a sender yields its core for a moment, before and after.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 _THREADS = {"gloo_tcp_loop", "pt_gloo_runloop"}
 
-# Lets other threads that wait for this core have it; nothing else happens if there are none.
+# Lets threads that wait for this core have it, if there are any.
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 _known: WeakSet[dist.ProcessGroup] = WeakSet()
