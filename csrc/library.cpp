@@ -57,6 +57,7 @@ STABLE_TORCH_LIBRARY(bppsa, m) {
       "Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, Tensor(a!)? grad_x, "
       "int wanted, int head, int windows, int span, int back, float roundings) -> "
       "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def("states_met(Tensor guessed, Tensor right, Tensor level, float size) -> int[]");
 
   m.def(
       "indrnn(Tensor x, Tensor? h0, Tensor u, str nonlinearity, bool reverse, str algorithm) -> "

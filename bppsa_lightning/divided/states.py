@@ -105,7 +105,7 @@ def meet(
         if walk is None:
             walk = start(xs, first, _TAIL * warm, keep, wanted)
         began, ended = _of_all(gather, [first, walk.last])
-        met = levels.met([s[1:] for s in began], [s[:-1] for s in ended]).tolist()
+        met = levels.met([s[1:] for s in began], [s[:-1] for s in ended])
         missed = met.count(False)
         if not missed:
             return [walk], [s[-1] for s in ended]

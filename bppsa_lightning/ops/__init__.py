@@ -32,6 +32,7 @@ from bppsa_lightning.ops.sampled import run_sampled_layer
 from bppsa_lightning.ops.scan import reverse_scan
 from bppsa_lightning.ops.sparse import run_sparse_layer, sparse_conv2d, sparse_linear
 from bppsa_lightning.ops.sparse_pattern import SparsePattern
+from bppsa_lightning.ops.states_met import states_met, states_met_is_for
 
 __all__ = [
     "HAS_CUDA_KERNELS",
@@ -69,6 +70,8 @@ __all__ = [
     "scan_log",
     "sparse_conv2d",
     "sparse_linear",
+    "states_met",
+    "states_met_is_for",
     "surviving",
     "untrusted_products",
 ]

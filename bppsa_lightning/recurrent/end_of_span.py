@@ -38,13 +38,12 @@ class EndOfSpan:
         if self._expected is None:
             return exchange.agree(brought, what, x.device)[0], None
         steps, *sizes, dtype = self._expected
-        room = torch.empty(steps, *sizes, dtype=dtype, device=x.device)
         fits = len(x) >= steps and [*x.shape[1:]] == sizes and x.dtype == dtype
         if fits:
-            room.copy_(x.detach()[len(x) - steps :])
+            end = x.detach()[len(x) - steps :].contiguous()
         else:
-            room.zero_()
-        in_bytes = room.view(-1).view(torch.uint8)
+            end = torch.zeros(steps, *sizes, dtype=dtype, device=x.device)
+        in_bytes = end.view(-1).view(torch.uint8)
         found, of_all = exchange.agree([*brought[:-1], int(fits)], what, x.device, in_bytes)
         if of_all is None or not all(numbers[-1] for numbers in found):
             return found, None

@@ -98,7 +98,7 @@ class KernelWalk(Walk):
             else:
                 if self._grad_x is None:
                     self._grad_x = torch.zeros_like(self.operands.x)
-                self._grad_x[lo:hi] += grad_x
+                self._grad_x[lo:hi].add_(grad_x)
         self._found = [added(a, b) for a, b in zip(self._found, found, strict=True)]
         return at_start
 

@@ -254,7 +254,7 @@ def _some(states: Leaves, windows: Sequence[int]) -> list[Tensor]:
 
 def _missed(levels: Levels, begun: Leaves, true: Leaves, windows: Sequence[int]) -> list[int]:
     """Those of some windows that did not begin where the one before ended."""
-    met = levels.met(begun, true).tolist()
+    met = levels.met(begun, true)
     return [k for k, good in zip(windows, met, strict=True) if not good]
 
 

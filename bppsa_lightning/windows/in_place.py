@@ -146,9 +146,8 @@ def _forward(sequence: InPlace, state: States, cut: Cut, levels: Levels, report:
             s[k] = new[0]
         if k + 1 < K and k + 1 not in waiting:
             begun, true = [s[k + 1 : k + 2] for s in first], [s[k : k + 1] for s in last]
-            if not bool(
-                levels.met([s.unsqueeze(1) for s in begun], [s.unsqueeze(1) for s in true])
-            ):
+            [good] = levels.met([s.unsqueeze(1) for s in begun], [s.unsqueeze(1) for s in true])
+            if not good:
                 waiting.insert(0, k + 1)
     return [s[-1:].clone() for s in last]
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bppsa_lightning import ops
 from bppsa_lightning.windows.cut import Leaves
 
 # Two walks of one truth, each as far from it as the furthest that was seen, and one more for what
@@ -46,23 +47,28 @@ class Levels(NamedTuple):
     sizes: tuple[float, ...]
     gradients: float = 1.0
 
-    def met(self, guessed: Leaves, true: Leaves) -> Tensor:
-        """(n,) bool: which of n pairs of states are the same as far as rounding goes.
+    def met(self, guessed: Leaves, true: Leaves) -> list[bool]:
+        """Which of n pairs of states are the same as far as rounding goes.
 
         Args:
             guessed, true: (n, B, ...) each: of n windows, where they began and should have.
         """
-        found: Tensor | None = None
+        if not all(map(ops.states_met_is_for, true, self.rounding)):
+            found: list[bool] = self.met_in_torch(guessed, true).tolist()
+            return found
+        parts = map(ops.states_met, guessed, true, self.rounding, self.sizes)
+        return [all(of_window) for of_window in zip(*parts, strict=True)]
+
+    def met_in_torch(self, guessed: Leaves, true: Leaves) -> Tensor:
+        """The same in plain PyTorch, for all dtypes and devices: (n,) bool."""
+        found = true[0].new_ones(len(true[0]), dtype=torch.bool)
         for a, b, level, size in zip(guessed, true, self.rounding, self.sizes, strict=True):
-            near = self._near(a, b, level, size)
-            if near is not None:
-                verdict = near.flatten(1).all(1)
-                found = verdict if found is None else found & verdict
-        return true[0].new_ones(len(true[0]), dtype=torch.bool) if found is None else found
+            found &= self._near(a, b, level, size).flatten(1).all(1)
+        return found
 
     @staticmethod
-    def _near(a: Tensor, b: Tensor, level: Tensor, size: float) -> Tensor | None:
-        """Number by number; None if all are, as they usually are."""
+    def _near(a: Tensor, b: Tensor, level: Tensor, size: float) -> Tensor:
+        """Number by number."""
         if not b.is_floating_point() or not b.numel():
             return a == b
         rounding = b.abs()
@@ -72,8 +78,6 @@ class Levels(NamedTuple):
         rounding.mul_(_SPACINGS * torch.finfo(b.dtype).eps).add_(share * level)
         near = (a - b).abs_() <= rounding.clamp_(max=torch.finfo(b.dtype).max)
         # Infinite ones are equal, if at all, and NaN is near to NaN.
-        if not near.is_cuda and bool(near.all()):  # (which the host would wait for)
-            return None
         return near | (a == b) | (a.isnan() & b.isnan())
 
     def least_gradients(self, g: Tensor) -> Tensor:

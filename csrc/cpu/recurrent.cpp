@@ -64,4 +64,5 @@ STABLE_TORCH_LIBRARY_IMPL(bppsa, CPU, m) {
   m.impl("recurrent_windows", TORCH_BOX(&bppsa::recurrent_windows<bppsa::cpu::Device>));
   m.impl("recurrent_windows_backward",
          TORCH_BOX(&bppsa::recurrent_windows_backward<bppsa::cpu::Device>));
+  m.impl("states_met", TORCH_BOX(&bppsa::states_met));
 }

@@ -84,15 +84,6 @@ struct States {
   }
 };
 
-// Calls body(T{}) for the numbers of a tensor, float or double.
-template <class Body>
-void with_numbers_of(const Tensor& t, const Body& body) {
-  if (storage_of(t) == Storage::f64)
-    body(double{});
-  else
-    body(float{});
-}
-
 // Returns first h and c, last h and c, met.
 //   warm: steps before each window but the first, walked from zeros for its first state
 //   level_h (P), level_c (H), size_h, size_c: see StatesNear

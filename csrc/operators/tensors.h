@@ -83,6 +83,15 @@ inline Storage real_storage(const Tensor& t, const char* name) {
   return storage;
 }
 
+// Calls body(T{}) for the numbers of a tensor, float or double.
+template <class Body>
+void with_numbers_of(const Tensor& t, const Body& body) {
+  if (storage_of(t) == Storage::f64)
+    body(double{});
+  else
+    body(float{});
+}
+
 inline bool same_device(const Tensor& a, const Tensor& b) {
   if (a.is_cpu() || b.is_cpu()) return a.is_cpu() && b.is_cpu();
   return a.is_cuda() && b.is_cuda() && a.get_device_index() == b.get_device_index();

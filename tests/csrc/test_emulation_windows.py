@@ -166,7 +166,7 @@ def test_one_launch_writes_the_walks_of_all_windows(cell, saved, sizes, dtype, I
     pairs = [
         (a[B:].unflatten(0, (-1, B)), b[:-B].unflatten(0, (-1, B))) for a, b in zip(first, last)
     ]
-    assert [bool(good) for good in met] == levels_of(state).met(*zip(*pairs)).tolist()
+    assert [bool(good) for good in met] == levels_of(state).met_in_torch(*zip(*pairs)).tolist()
 
 
 def _places(cell, kept, saved, T, B, H):
@@ -232,7 +232,7 @@ def test_verdicts_beside_what_is_not_finite(bad, library):
         "rnn_relu", operands, *room, (0, 9, 10, 5), *levels[:2]
     )
     guessed, true = first[0][3:].unflatten(0, (-1, 3)), last[0][:-3].unflatten(0, (-1, 3))
-    assert [bool(good) for good in met] == levels.met([guessed], [true]).tolist()
+    assert [bool(good) for good in met] == levels.met_in_torch([guessed], [true]).tolist()
     assert not all(met)
 
 
