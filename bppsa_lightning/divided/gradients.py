@@ -104,8 +104,9 @@ def follow(
 
 
 def _is_finite(gradients: Leaves) -> bool:
-    """(Where their sum alone overflows, they count as if they did: it costs time, not more.)"""
-    return all(math.isfinite(float(g.sum())) for g in gradients)
+    # One operation: a sum of finite numbers is finite, but for huge ones in float64, which are then
+    # taken for infinite, and walked once more.
+    return all(math.isfinite(float(g.sum(dtype=torch.float64))) for g in gradients)
 
 
 def _flat(parts: Leaves) -> Tensor:

@@ -12,15 +12,18 @@ def states_met_is_for(state: Tensor, level: Tensor) -> bool:
     )  # fmt: skip
 
 
-def states_met(guessed: Tensor, true: Tensor, level: Tensor, size: float) -> list[int]:
-    """Of n pairs of states, whether they have met: 0 or 1. What that is: windows/levels.py.
+def states_met(guessed: Tensor, right: Tensor, level: Tensor, size: float) -> list[int]:
+    """Which of n pairs of states are the same as far as rounding goes: 1 for each that is, else 0.
+
+    What counts as rounding, and why: `bppsa_lightning.windows.levels`, which has the same in plain
+    PyTorch.
 
     Args:
-        guessed, true: (n, B, ...) each, in float32 or float64.
+        guessed, right: (n, B, ...) each, in float32 or float64.
         level: (...): how far a walk is from the truth where states are as large as `size`.
 
     Raises:
-        RuntimeError: names the argument of another shape or dtype.
+        RuntimeError: shapes or dtypes do not agree, or the dtype is another.
     """
-    met: list[int] = torch.ops.bppsa.states_met(guessed, true, level, size)
+    met: list[int] = torch.ops.bppsa.states_met(guessed, right, level, size)
     return met

@@ -15,6 +15,7 @@ walked again, though it may have been good. And it says nothing of what the stat
 what leaves no trace in the state cannot change what follows either.
 """
 
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -56,15 +57,14 @@ class Levels(NamedTuple):
         if not all(map(ops.states_met_is_for, true, self.rounding)):
             found: list[bool] = self.met_in_torch(guessed, true).tolist()
             return found
-        parts = map(ops.states_met, guessed, true, self.rounding, self.sizes)
-        return [all(of_window) for of_window in zip(*parts, strict=True)]
+        parts = zip(guessed, true, self.rounding, self.sizes, strict=True)
+        of_parts = [ops.states_met(*part) for part in parts]
+        return [all(of_window) for of_window in zip(*of_parts, strict=True)]
 
     def met_in_torch(self, guessed: Leaves, true: Leaves) -> Tensor:
         """The same in plain PyTorch, for all dtypes and devices: (n,) bool."""
-        found = true[0].new_ones(len(true[0]), dtype=torch.bool)
-        for a, b, level, size in zip(guessed, true, self.rounding, self.sizes, strict=True):
-            found &= self._near(a, b, level, size).flatten(1).all(1)
-        return found
+        parts = zip(guessed, true, self.rounding, self.sizes, strict=True)
+        return reduce(torch.logical_and, [self._near(*part).flatten(1).all(1) for part in parts])
 
     @staticmethod
     def _near(a: Tensor, b: Tensor, level: Tensor, size: float) -> Tensor:

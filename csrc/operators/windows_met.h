@@ -22,7 +22,7 @@ bool all_near(const T* guessed, const T* right, int64_t n, const Near& near) {
   return met;
 }
 
-// As it is, if all that has one index in the first dimension lies side by side; else a copy.
+// The tensor itself if each t[i] is contiguous, else a contiguous copy.
 inline Tensor in_rows(const Tensor& t) {
   int64_t within = 1;
   for (int64_t d = t.dim() - 1; d > 0; within *= t.size(d--))
@@ -30,7 +30,7 @@ inline Tensor in_rows(const Tensor& t) {
   return t;
 }
 
-// Returns of n pairs of states, (n, B, ...) each, whether they have met: 0 or 1.
+// Returns, for each of n pairs of states, (n, B, ...) each, 1 if they have met, else 0.
 //   level (...), size: see StatesNear
 inline Ints states_met(const Tensor& guessed, const Tensor& right, const Tensor& level,
                        double size) {

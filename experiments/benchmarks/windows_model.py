@@ -167,7 +167,7 @@ class _Counted(TorchDispatchMode):
 
 
 class _OnGpu(Levels):
-    """Asked as on a GPU: in plain PyTorch."""
+    """A GPU takes the verdict in plain PyTorch, operation by operation; a CPU has an operator."""
 
     def met(self, guessed: Sequence[torch.Tensor], true: Sequence[torch.Tensor]) -> list[bool]:
         found: list[bool] = self.met_in_torch(guessed, true).tolist()

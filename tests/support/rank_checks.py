@@ -247,6 +247,24 @@ def ends_of_spans(rank, P):
         assert rounds == asked, rounds
 
 
+def followed_in_turn(rank, P):
+    """A loss of the last span alone: each rank has nothing to follow until the next one has."""
+    for kind, behind in itertools.product((nn.RNN, nn.GRU, nn.LSTM), (False, True)):
+        layer, alone = attached(kind, "speculative", sharded=True), attached(kind, "linear")
+        bl.detach(alone)
+        x, own = torch.randn(200 * P, 2, 2, dtype=torch.float64), Spans.equal(200 * P, P).of(rank)
+        part, x = x[own].clone().requires_grad_(), x.requires_grad_()
+        for module, given, share in ((layer, part, rank == P - 1), (alone, x, True)):
+            output, last = module(given)
+            (last[0].sum() if behind else output[-200:].pow(2).sum() * share).backward()
+        divided = replacement_of(layer, bl.Chain).divided
+        assert divided.ways[0].backward == "follow" and divided.reports[0].backward_passes == P - 1
+        assert (part.grad - x.grad[own]).abs().max() <= 1e-10 * x.grad[own].abs().max()
+        for have, want in zip(layer.parameters(), alone.parameters(), strict=True):
+            dist.all_reduce(have.grad)
+            assert relative_error(have.grad, want.grad) < 1e-10
+
+
 def threads(rank, P):
     """Gloo's threads do not take the core from whoever works on it (`_gloo`)."""
     fresh = dist.new_group()
