@@ -89,7 +89,7 @@ class DividedStack:
             self._calls, FLOATS.index(x.dtype), int(torch.is_grad_enabled()),
             int(algorithm == "blelloch"), *own, int(differentiated),
         ]  # fmt: skip
-        found, _ = self.exchange.agree(brought, _BROUGHT, x.device)
+        found = self.exchange.agree(brought, _BROUGHT, x.device)
         return any(numbers[-1] for numbers in found)
 
     def layers_of(self, modules: Sequence[nn.Module], first: int, x: Tensor) -> slice:
@@ -123,7 +123,7 @@ class DividedStack:
                 exchange.pass_on([_generator(y)], None)
         if self.sharded:
             return entering, y if exchange.is_last else y.new_zeros(())
-        dims, *shape = exchange.gather(_header(y))[last].tolist()
+        dims, *shape = exchange.gather(_header(y))[0][last].tolist()
         output = exchange.of_rank(last, y if exchange.is_last else y.new_empty(shape[:dims]))
         if random:
             _set_generator(exchange.of_rank(last, _generator(y)))
@@ -222,7 +222,8 @@ class DividedStack:
         """
         known = None if own is None else own.known(self._sent.get(run))
         changed = run not in self._products or self._sent[run] != known
-        found_on = self.exchange.gather(torch.tensor([int(changed), entering], device=device)).cpu()
+        own_numbers = torch.tensor([int(changed), entering], device=device)
+        found_on = self.exchange.gather(own_numbers)[0].cpu()
         if found_on[:, 0].any():
             self._sent[run] = known
             of_ranks: list[Any] = [None] * self.exchange.size

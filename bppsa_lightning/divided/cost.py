@@ -70,4 +70,4 @@ def choose(
     times = [seconds(cost, T, B, S, P, way, latency, of_byte, *of_x) for way in ways]
     # Ranks may be of different speed: they do as the first one says.
     found = torch.tensor([times.index(min(times))], device=x.device)
-    return ways[int(exchange.gather(found)[0])]
+    return ways[int(exchange.gather(found)[0][0])]

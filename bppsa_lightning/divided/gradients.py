@@ -77,18 +77,15 @@ def follow(
     [walk] = walks
     nothing = [torch.zeros_like(g) for g in grad_last]
     behind = _flat(nothing)
-    gather = exchange.expect(behind)
     total = left = walk.pull(grad_ys, grad_last if exchange.is_last else nothing)
-    for n in range(exchange.size - 1):  # and then what the last rank sent has reached the first
-        of_all = gather(_flat(left))
+    for _ in range(exchange.size - 1):  # and then what the last rank sent has reached the first
+        [of_all] = exchange.gather(_flat(left))
         largest = of_all.abs().flatten(1).amax(1).tolist()  # (NaN is the largest of all)
         if not all(map(math.isfinite, largest)):
             return None
         if not any(largest[1:]):
             return total
         report.backward_passes += 1
-        if n + 2 < exchange.size:
-            gather = exchange.expect(behind)
         if exchange.is_last or not largest[exchange.rank + 1]:
             left = nothing
             continue

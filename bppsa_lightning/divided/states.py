@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning.divided.walk import Leaves, Walk
-from bppsa_lightning.ranks import Exchange, packed, unpacked
+from bppsa_lightning.ranks import Exchange
 from bppsa_lightning.windows import Engine, Levels
 
 # xs, state, steps of the last piece, whether a backward follows, which gradients are wanted.
@@ -67,7 +67,7 @@ def relay(
             exchange.pass_on(walk.last, None)
         walks.append(walk)
     last = [torch.cat(parts) for parts in zip(*(walk.last for walk in walks), strict=True)]
-    return walks, unpacked(exchange.gather(packed(last))[-1], last)
+    return walks, [s[-1] for s in exchange.gather(*last)]
 
 
 def groups_of(B: int, groups: int) -> list[slice]:
@@ -100,11 +100,11 @@ def meet(
             first = [s.detach() for s in engine(before, [torch.zeros_like(s) for s in state])[1]]
     report.warm = warm
     while True:
-        # Of all ranks, in one message: where they began, and where they end.
-        gather = exchange.expect(packed([*first, *first]))
         if walk is None:
             walk = start(xs, first, _TAIL * warm, keep, wanted)
-        began, ended = _of_all(gather, [first, walk.last])
+        # Of all ranks, in one message: where they began, and where they end.
+        found = exchange.gather(*first, *walk.last)
+        began, ended = found[: len(first)], found[len(first) :]
         met = levels.met([s[1:] for s in began], [s[:-1] for s in ended])
         missed = met.count(False)
         if not missed:
@@ -113,13 +113,3 @@ def meet(
         report.missed = max(report.missed, missed)
         if not exchange.is_first and not met[exchange.rank - 1]:
             first, walk = [s[exchange.rank - 1] for s in ended], None
-
-
-def _of_all(gather: Callable[[Tensor], Tensor], of_own: Sequence[Leaves]) -> list[list[Tensor]]:
-    """Of some states, (B, ...) each, those of all ranks: (P, B, ...) each."""
-    own = [part for state in of_own for part in state]
-    all_of_them = gather(packed(own)).split([part.numel() for part in own], 1)
-    parts = iter(
-        found.reshape(len(found), *part.shape) for found, part in zip(all_of_them, own, strict=True)
-    )
-    return [[next(parts) for _ in state] for state in of_own]

@@ -35,7 +35,7 @@ def summed(exchange: Exchange, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...
 def _gathered(exchange: Exchange, spans: Spans, y: Tensor) -> Tensor:
     room = y.new_zeros(spans.longest, *y.shape[1:])
     room[: len(y)] = y
-    parts = exchange.gather(room)
+    [parts] = exchange.gather(room)
     return torch.cat([part[:n] for part, n in zip(parts, spans.lengths, strict=True)])
 
 

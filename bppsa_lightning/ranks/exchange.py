@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bppsa_lightning._gloo import give_way, let_threads_wait
+from bppsa_lightning.ranks.mail import SMALL, forget, mail
 
 
 @dataclass
@@ -35,14 +36,6 @@ class Counts:
     messages: int = 0
     bytes: int = 0
     collectives: int = 0
-
-
-class _Round(NamedTuple):
-    """Of a gathering: so many of the tensors known go to a place of the group; what is received."""
-
-    known: int
-    to: int
-    coming: Any
 
 
 class Exchange:
@@ -65,6 +58,7 @@ class Exchange:
         self.rank = self.size - 1 - own if backwards else own
         self.counts = Counts()
         let_threads_wait(group)
+        self._has_mail = "cpu:gloo" in str(dist.get_backend_config(group))
         self._process = os.getpid()
         _in_use.add(self)
 
@@ -122,57 +116,43 @@ class Exchange:
                     work.wait()
         return None if received is None or like is None else unpacked(received, like)
 
-    def gather(self, tensor: Tensor) -> Tensor:
-        """Of equal tensors (...) of all ranks, all of them, (P, ...), in the direction of time."""
-        return self.expect(tensor)(tensor)
+    def gather(self, *tensors: Tensor) -> list[Tensor]:
+        """Of tensors (...) that all ranks have alike, all ranks', (P, ...), in time's direction."""
+        return self.begin_gather(*tensors)()
 
-    def expect(self, like: Tensor) -> Callable[[Tensor], Tensor]:
-        """A `gather` to come, of tensors like this one, with nothing else gathered before it.
+    def begin_gather(self, *tensors: Tensor) -> Callable[[], list[Tensor]]:
+        """A `gather` that is waited for later, by calling what is returned; no other before that.
 
-        Messages of a CPU that are expected go out as soon as they are given: in half the time of
-        those whose receiver has to say first that it is there. So: expect, compute, gather.
+        On a CPU, what is small is sent at once.
         """
         self.counts.collectives += 1
-        if like.is_cpu and 0 < like.nbytes <= _SMALL:
-            with self._named("a gathering of all ranks"):
-                return partial(self._sent, *self._expected(like))
-        return self._gathered
+        tensors = tuple(_plain(t) for t in tensors)
+        small = 0 < sum(t.nbytes for t in tensors) <= SMALL and all(t.is_cpu for t in tensors)
+        if small and self._has_mail:
+            with self._named(_GATHERING):
+                begun = mail(self.group).begin(self.group, tensors, self._backwards)
+            return partial(self._ended, begun)
+        return partial(self._gathered, tensors)
 
-    def _gathered(self, tensor: Tensor) -> Tensor:
+    def _ended(self, begun: Callable[[], list[Tensor]]) -> list[Tensor]:
+        with self._named(_GATHERING):
+            return begun()
+
+    def _gathered(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """By the process group's own."""
-        all_of_them = tensor.new_empty(self.size, *tensor.shape)
-        if tensor.numel():
-            with self._named("a gathering of all ranks"):
-                dist.all_gather(list(all_of_them.unbind(0)), tensor.contiguous(), self.group)
-        return all_of_them.flip(0) if self._backwards else all_of_them
-
-    def _expected(self, like: Tensor) -> tuple[Tensor, list[_Round]]:
-        """Room for all ranks' tensors, this one's first, and the messages that will fill it.
-
-        These are ceil(log2 P), each as long as all before (J. Bruck et al., 1997): faster than
-        gloo's own for what is small, whose collectives run in threads of their own. By the group's
-        own methods, as dist.isend takes as long to look up ranks as gloo to send.
-        """
-        P, towards, place = self.size, -1 if self._backwards else 1, dist.get_rank(self.group)
-        room, rounds, known = like.new_empty(P, *like.shape), [], 1
-        while known < P:
-            count, far = min(known, P - known), towards * known
-            coming = self.group.recv([room[known : known + count]], (place + far) % P, _TAG)
-            rounds.append(_Round(count, (place - far) % P, coming))
-            known += count
-        return room, rounds
-
-    def _sent(self, room: Tensor, rounds: Sequence[_Round], tensor: Tensor) -> Tensor:
-        with self._named("a gathering of all ranks"):
-            room[0] = tensor
-            for known, to, coming in rounds:
-                give_way()
-                sent = self.group.send([room[:known]], to, _TAG)
-                give_way()
-                coming.wait()
-                sent.wait()
-        first = self.size - self.rank  # where rank 0's is
-        return torch.cat((room[first:], room[:first])) if self.rank else room
+        if len(tensors) > 1:
+            own = torch.cat([t.view(-1).view(torch.uint8) for t in tensors])
+            parts = self._gathered([own])[0].split([t.nbytes for t in tensors], 1)
+            return [
+                part.clone().view(-1).view(t.dtype).view(self.size, *t.shape)
+                for part, t in zip(parts, tensors, strict=True)
+            ]
+        [own] = tensors
+        all_of_them = own.new_empty(self.size, *own.shape)
+        if own.numel():
+            with self._named(_GATHERING):
+                dist.all_gather(list(all_of_them.unbind(0)), own, self.group)
+        return [all_of_them.flip(0) if self._backwards else all_of_them]
 
     def of_rank(self, rank: int, tensor: Tensor) -> Tensor:
         """One rank's tensor, on all: there as it is, elsewhere written over one like it."""
@@ -214,28 +194,37 @@ class Exchange:
         return found
 
     def agree(
-        self, numbers: Sequence[int], what: Sequence[str], device: torch.device,
-        beside: Tensor | None = None,
-    ) -> tuple[list[list[int]], Tensor | None]:  # fmt: skip
+        self, numbers: Sequence[int], what: Sequence[str], device: torch.device
+    ) -> list[list[int]]:
         """The numbers of all ranks, P times n, which have to be the same where `what` names them.
 
         Args:
             what: of each number, its name, or "" where ranks may differ.
-            beside: bytes (n,) that go with them, as many on all ranks.
-
-        Returns:
-            The numbers; and all ranks' `beside`, (P, n), on its device.
 
         Raises:
             ValueError: names the layer, the ranks and both values. Every rank raises it.
         """
-        own = torch.tensor(numbers, device=device)
-        if beside is not None:
-            both = self.gather(torch.cat([own.view(torch.uint8), beside]))
-            found = both[:, : own.nbytes].contiguous().view(torch.int64).tolist()
-            beside = both[:, own.nbytes :]
-        else:
-            found = self.gather(own).tolist()
+        return self.begin_agree(numbers, what, device)()[0]
+
+    def begin_agree(
+        self, numbers: Sequence[int], what: Sequence[str], device: torch.device, *beside: Tensor
+    ) -> Callable[[], tuple[list[list[int]], list[Tensor]]]:
+        """As `agree`, waited for later, as `begin_gather` is.
+
+        Args:
+            beside: tensors that go with the numbers.
+
+        Returns:
+            What then gives the numbers; and of `beside`, those of all ranks.
+        """
+        gathered = self.begin_gather(torch.tensor(numbers, device=device), *beside)
+        return partial(self._agreed, gathered, what)
+
+    def _agreed(
+        self, gathered: Callable[[], list[Tensor]], what: Sequence[str]
+    ) -> tuple[list[list[int]], list[Tensor]]:
+        of_all, *beside = gathered()
+        found = of_all.tolist()
         if found.count(found[0]) < len(found):
             self._check_same(found, what)
         return found, beside
@@ -312,10 +301,8 @@ class _Named:
 
 
 _LARGE = 1 << 20  # bytes
-_SMALL = 1 << 16
 
-_TAG = 1  # of gatherings; other messages have 0
-
+_GATHERING = "a gathering of all ranks"
 # Between processes of one machine by gloo, and between GPUs by NCCL.
 _USUAL = {"cpu": (100e-6, 1e-9), "cuda": (20e-6, 2e-11)}
 _SECONDS: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
@@ -332,7 +319,13 @@ def _let_groups_go() -> None:
     """
     for exchange in list(_in_use):
         if exchange._process == os.getpid():
+            forget(exchange.group)
             del exchange.group
+
+
+def _plain(t: Tensor) -> Tensor:
+    """As its numbers lie in memory, in order."""
+    return t.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def packed(tensors: Sequence[Tensor], copy: bool = False) -> Tensor:

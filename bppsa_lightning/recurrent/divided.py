@@ -5,7 +5,6 @@ Letters as in recurrent/layer.py.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -33,8 +32,8 @@ from bppsa_lightning.divided.states import Start
 from bppsa_lightning.ops.log import record_scan
 from bppsa_lightning.ranks import Exchange, Spans, span_of, summed, whole_of
 from bppsa_lightning.recurrent import packed_span
+from bppsa_lightning.recurrent.beginning import Beginning, Told
 from bppsa_lightning.recurrent.config import OneLayer, RecurrentConfig
-from bppsa_lightning.recurrent.end_of_span import EndOfSpan
 from bppsa_lightning.recurrent.engines import LayerEngine, PytorchEngine
 from bppsa_lightning.recurrent.in_place import KernelsInPlace
 from bppsa_lightning.recurrent.kernel_walk import KernelWalk, WindowsWalk
@@ -49,22 +48,6 @@ LEAST_STEPS = 64
 
 # Bytes of copies for composing a span on a GPU, beyond which gradients are passed on.
 _MOST_COPIED = 1 << 31
-
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-_BROUGHT = (
-    "",
-    "packed input",
-    "the number of the call",
-    "its batch",
-    "its features",
-    "its dtype",
-    "whether gradients are wanted",
-    "its algorithm",
-    "its steps in all",
-    "the state of its random numbers (a hash)",
-    *packed_span.TOLD,
-    "",
-)
 
 
 class DividedLayer:
@@ -100,7 +83,8 @@ class DividedLayer:
         self._chosen: dict[Any, Way] = {}
         self._of_size: dict[Any, Way] = {}
         self._cuts: dict[Any, Cut | None] = {}  # of a rank's span into windows
-        self._end_of_span = EndOfSpan()
+        self._beginning = Beginning(sharded, alike)
+        self._told: Callable[[], Told] | None = None
         self._before: Tensor | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DividedLayer:
@@ -161,7 +145,8 @@ class DividedLayer:
         """One direction of one layer, of the data (N, I) of this rank's steps of packed ones."""
         data, sizes = input.data, input.batch_sizes
         nothing = data.new_empty(len(sizes), 0, data.shape[1])
-        found = self._begin(nothing, algorithm, packed_span.told(input, states))
+        self._begin(nothing, algorithm, packed_span.told(input, states))
+        found = self._settle()
         name = self.exchange.name or "module"
         self.batch = packed_span.samples(
             name, [numbers[-4:-1] for numbers in found], self.spans.lengths
@@ -192,35 +177,26 @@ class DividedLayer:
         mask = dropout(x.new_ones(self.spans.T, *x.shape[1:]), p)
         return x * mask[self.spans.of(self.exchange.rank)]
 
-    def _begin(
-        self, x: Tensor, algorithm: str, packed: tuple[int, int, int] | None = None
-    ) -> list[list[int]]:
-        """Before anything is exchanged: that all ranks have come for the same; what they brought.
+    def _begin(self, x: Tensor, algorithm: str, packed: tuple[int, int, int] | None = None) -> None:
+        """Tells the other ranks what this one has come for, before anything else is exchanged.
 
         Args:
             packed: what they are `told` of steps that are packed; x is then (T, 0, F).
         """
-        T, B, F = x.shape
-        self._calls, self.batch = self._calls + 1, B
-        brought = [
-            T, int(packed is not None), self._calls, B, F, _DTYPES.index(x.dtype),
-            int(torch.is_grad_enabled()), hash_of(algorithm), 0 if self.sharded else T,
-            self._randomness(x),
-            *(packed or packed_span.OF_DENSE), 0,
-        ]  # fmt: skip
-        found, self._before = self._end_of_span.agreed(self.exchange, brought, _BROUGHT, x)
-        P = self.exchange.size
-        self.spans = Spans([n[0] for n in found]) if self.sharded else Spans.equal(T, P)
-        return found
+        self._calls, self.batch = self._calls + 1, x.shape[1]
+        self._told = self._beginning.begin(self.exchange, self._calls, x, algorithm, packed)
+        if not self.sharded:
+            self.spans = Spans.equal(len(x), self.exchange.size)
 
-    def _randomness(self, x: Tensor) -> int:
-        """Of the generators, where ranks must draw alike."""
-        if self.sharded or not self._alike:
-            return 0
-        states = [torch.get_rng_state()]
-        if x.is_cuda and not torch.cuda.is_current_stream_capturing():
-            states.append(torch.cuda.get_rng_state(x.device))
-        return sum(zlib.crc32(state.numpy().tobytes()) for state in states)
+    def _settle(self) -> list[list[int]]:
+        """Waits until all have come for the same; what they brought. Nothing if that is known."""
+        if self._told is None:
+            return []
+        told, self._told = self._told, None
+        found, self._before = told()
+        if self.sharded:
+            self.spans = Spans([n[0] for n in found])
+        return found
 
     def pays(self, T: int, B: int, algorithm: str) -> bool:
         """Whether a call is divided; one that is named is, if each rank has a step."""
@@ -249,11 +225,14 @@ class DividedLayer:
             steps: (1, B), how many of them each sample has, by falling numbers; None for all.
         """
         exchange = self.exchange.towards(reverse)
-        lengths = self.spans.lengths[::-1] if reverse else self.spans.lengths
-        B = x.shape[1]
+        B, guess = x.shape[1], self.spans.longest
         state = list(states) or [x.new_zeros(B, n) for n in self._config.state_sizes]
         xs = [x.flip(0) if reverse else x, *([] if steps is None else [steps])]
-        engine = self._engine(x, weights, max(lengths))
+        engine = self._engine(x, weights, guess)
+        self._settle()  # here, as what the others tell takes time to arrive
+        lengths = self.spans.lengths[::-1] if reverse else self.spans.lengths
+        if max(lengths) != guess:
+            engine = self._engine(x, weights, max(lengths))
         size = place, max(lengths), B
         if torch._C._current_graph_task_id() != -1 and size in self._of_size:
             # A checkpoint is walked again, in a backward: in the same way.
@@ -268,7 +247,7 @@ class DividedLayer:
             start = partial(_ragged, start, reverse, like[0])
         call = Division(exchange, engine, start, way, like, report, self._log)
         if place == 0 and self.sharded and not reverse and steps is None:
-            call.before = self._end_of_span.used(way, x, self._before)
+            call.before = self._beginning.used(way, x, self._before)
         [output], last = call(xs, state)
         return (output.flip(0) if reverse else output, *last)
 
@@ -391,8 +370,3 @@ def _ragged(
     return RaggedWalk(
         lambda x, state: start([x], state, tail, keep, of_piece), xs, reverse, state, like, wanted
     )
-
-
-def hash_of(algorithm: str) -> int:
-    """The same in every process."""
-    return int.from_bytes(algorithm.encode()[:7], "big")

@@ -9,7 +9,6 @@ import pickle
 import signal
 import sys
 from copy import deepcopy
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -18,12 +17,14 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import bppsa_lightning as bl
 from bppsa_lightning import reference
-from bppsa_lightning._gloo import let_threads_wait
 from bppsa_lightning._replacement import replacement_of
 from bppsa_lightning.ranks import DenseMaps, Exchange, Map, Spans, carry
 from support.cases import chain, relative_error
+from support.exchange_checks import gathers, out_of_step, threads
 from support.of_ranks import begin
 from support.rank_cases import packed_span
+
+__all__ = ["gathers", "out_of_step", "threads"]  # to be named, too
 
 
 def group():
@@ -263,34 +264,6 @@ def followed_in_turn(rank, P):
         for have, want in zip(layer.parameters(), alone.parameters(), strict=True):
             dist.all_reduce(have.grad)
             assert relative_error(have.grad, want.grad) < 1e-10
-
-
-def threads(rank, P):
-    """Gloo's threads do not take the core from whoever works on it (`_gloo`)."""
-    fresh = dist.new_group()
-    own = [t for t in Path("/proc/self/task").iterdir() if "gloo" in (t / "comm").read_text()]
-    Exchange(fresh)
-    assert own and all(os.sched_getscheduler(int(t.name)) == os.SCHED_BATCH for t in own)
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
-    assert let_threads_wait(fresh) == 0, "once"
-
-
-def gathers(rank, P):
-    """All ranks have what all have, small or large."""
-    exchange = Exchange(group())
-    for backwards in (False, True):
-        towards = exchange.towards(backwards)
-        for size in (1, 7, 1 << 15):
-            own = torch.full((size,), float(towards.rank))
-            found = towards.gather(own)
-            assert torch.equal(found, torch.arange(P, dtype=own.dtype)[:, None].expand(P, size))
-            sent = own if towards.rank == 1 else torch.empty(size)
-            assert torch.equal(towards.of_rank(1, sent), torch.ones(size))
-            # What was expected is not what else is sent meanwhile.
-            gather = towards.expect(own)
-            towards.pass_on([own + 100], [own])
-            towards.sum([own])
-            assert torch.equal(gather(own + 1), found + 1)
 
 
 def packed_spans(rank, P):

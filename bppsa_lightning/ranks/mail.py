@@ -1,0 +1,175 @@
+"""Small tensors of a CPU, gathered over the ranks of a process group by messages between them.
+
+Gloo sends at once what its receiver waits for; otherwise the sender first has to be told that the
+receiver does, which takes as long again. So a receive is under way at any time: the next one is
+begun before the last one is waited for.
+
+P ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from ctypes import c_int64, memmove
+from functools import partial
+from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from bppsa_lightning._gloo import give_way
+
+# Bytes of each rank, beyond which gloo's own gathering is as fast.
+SMALL = 1 << 16
+
+# Of these messages alone: what else is sent has others, and does not end up here.
+_TAG = 0x62707073
+
+_HEAD = 8  # bytes, which say how many follow
+
+Rows = Sequence[tuple[int, int]]  # of each tensor: where rank 0's is, and bytes of each rank's
+
+
+class _Round(NamedTuple):
+    """What so many ranks have, from this one on, goes to a place of the group.
+
+    As much comes from another one, of as many ranks, from the `known`-th after this one on.
+    """
+
+    ranks: int
+    to: int
+    known: int
+    source: int
+
+
+class Mail:
+    """Of one process group, whose ranks all gather the same in the same order.
+
+    Args:
+        size: P. place: this rank's, in the group.
+    """
+
+    def __init__(self, size: int, place: int) -> None:
+        self._size, self._place = size, place
+        self._rounds = {backwards: self._planned(backwards) for backwards in (False, True)}
+        most = max([0, *(round.ranks for round in self._rounds[False])]) * SMALL
+        sources = {round.source for rounds in self._rounds.values() for round in rounds}
+        self._boxes = {source: _Box(source, most) for source in sources}
+        self._out, self._sent = _room(most), cast(Any, None)
+
+    def _planned(self, backwards: bool) -> list[_Round]:
+        """ceil(log2 P) rounds (J. Bruck et al., 1997)."""
+        rounds, known, towards = [], 1, -1 if backwards else 1
+        while known < self._size:
+            count, far = min(known, self._size - known), towards * known
+            to, source = (self._place - far) % self._size, (self._place + far) % self._size
+            rounds.append(_Round(count, to, known, source))
+            known += count
+        return rounds
+
+    def begin(
+        self, group: dist.ProcessGroup, own: Sequence[Tensor], backwards: bool
+    ) -> Callable[[], list[Tensor]]:
+        """Sends tensors (...), each contiguous; what then gives all ranks', (P, ...), in order.
+
+        No other is begun before that is called.
+        """
+        rank = self._size - 1 - self._place if backwards else self._place
+        rounds = self._rounds[backwards]
+        found = [t.new_empty(self._size, *t.shape) for t in own]
+        rows = [(t.data_ptr(), part.nbytes) for t, part in zip(found, own, strict=True)]
+        for (at, size), part in zip(rows, own, strict=True):
+            memmove(at + rank * size, part.data_ptr(), size)
+        if rounds:
+            self._send(group, rounds[0], rows, rank)
+        return partial(self._ended, group, found, rows, rank, rounds)
+
+    def _ended(
+        self, group: dist.ProcessGroup, found: list[Tensor], rows: Rows, rank: int,
+        rounds: Sequence[_Round],
+    ) -> list[Tensor]:  # fmt: skip
+        for round in rounds:
+            if round is not rounds[0]:
+                self._send(group, round, rows, rank)
+            pieces = self._pieces(rows, rank + round.known, round.ranks)
+            at = self._boxes[round.source].receive(group, sum(size for _, size in pieces))
+            for piece, size in pieces:
+                memmove(piece, at, size)
+                at += size
+            self._sent.wait()
+        return found
+
+    def _send(self, group: dist.ProcessGroup, round: _Round, rows: Rows, rank: int) -> None:
+        start = at = self._out.data_ptr() + _HEAD
+        for piece, size in self._pieces(rows, rank, round.ranks):
+            memmove(at, piece, size)
+            at += size
+        _head(self._out).value = at - start
+        give_way()
+        # (By the group's own method, as dist.isend takes as long to look up ranks as gloo to send.)
+        self._sent = group.send([self._out[: _HEAD + at - start]], round.to, _TAG)
+        give_way()
+
+    def _pieces(self, rows: Rows, first: int, count: int) -> Rows:
+        """Where the tensors of `count` ranks lie, and their bytes."""
+        ranks = [n % self._size for n in range(first, first + count)]
+        return [(at + rank * size, size) for rank in ranks for at, size in rows]
+
+
+class _Box:
+    """For what another rank sends, in the order in which it does.
+
+    Args:
+        source: its place in the group. most: bytes.
+    """
+
+    def __init__(self, source: int, most: int) -> None:
+        self._source = source
+        self._rooms = [_room(most), _room(most)]  # one is read while a message comes into the other
+        self._coming: Any = None
+
+    def receive(self, group: dist.ProcessGroup, size: int) -> int:
+        """Waits for a message; its address, where it is until the next one is waited for.
+
+        Raises:
+            RuntimeError: it has not as many bytes as `size`; or the other rank is gone, or late.
+        """
+        coming = self._coming or self._begun(group)
+        self._rooms.reverse()
+        self._coming = self._begun(group)
+        coming.wait()
+        room = self._rooms[1]
+        if (found := _head(room).value) != size:
+            raise RuntimeError(
+                f"found a message of {found} bytes, wanted one of {size}: ranks are out of step"
+            )
+        return room.data_ptr() + _HEAD
+
+    def _begun(self, group: dist.ProcessGroup) -> Any:
+        return group.recv([self._rooms[0]], self._source, _TAG)
+
+
+def _room(most: int) -> Tensor:
+    """For a message. (Memory is taken as it is written to.)"""
+    return torch.empty(_HEAD + most, dtype=torch.uint8)
+
+
+def _head(room: Tensor) -> c_int64:
+    return c_int64.from_address(room.data_ptr())
+
+
+_mail: WeakKeyDictionary[dist.ProcessGroup, Mail] = WeakKeyDictionary()
+
+
+def mail(group: dist.ProcessGroup) -> Mail:
+    """That of a group, for all that this process divides over it."""
+    if group not in _mail:
+        _mail[group] = Mail(dist.get_world_size(group), dist.get_rank(group))
+    return _mail[group]
+
+
+def forget(group: dist.ProcessGroup) -> None:
+    """Ends what a group is still to receive."""
+    _mail.pop(group, None)
