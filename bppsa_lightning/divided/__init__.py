@@ -14,10 +14,10 @@ from bppsa_lightning.divided.divide import Division, Way
 from bppsa_lightning.divided.memory import RankMemory
 from bppsa_lightning.divided.ragged import RaggedWalk
 from bppsa_lightning.divided.states import Report
-from bppsa_lightning.divided.walk import Gradients, GraphWalk, Leaves, Walk, added
+from bppsa_lightning.divided.walk import Gradients, GraphWalk, Leaves, Walk, added, is_nothing
 from bppsa_lightning.divided.words import in_words
 
 __all__ = [
     "Division", "Gradients", "GraphWalk", "Leaves", "RaggedWalk", "RankMemory", "Report",
-    "Walk", "Way", "added", "choose", "in_words", "seconds",
+    "Walk", "Way", "added", "choose", "in_words", "is_nothing", "seconds",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bppsa_lightning import ranks
 from bppsa_lightning.divided.states import Report, groups_of
-from bppsa_lightning.divided.walk import Gradients, Leaves, Walk
+from bppsa_lightning.divided.walk import Gradients, Leaves, Walk, sizes_of
 from bppsa_lightning.ranks import DenseMaps, Exchange, Map
 
 
@@ -76,34 +76,28 @@ def follow(
     """
     [walk] = walks
     nothing = [torch.zeros_like(g) for g in grad_last]
-    behind = _flat(nothing)
     total = left = walk.pull(grad_ys, grad_last if exchange.is_last else nothing)
+    came: list[Tensor] = []
     for _ in range(exchange.size - 1):  # and then what the last rank sent has reached the first
         [of_all] = exchange.gather(_flat(left))
-        largest = of_all.abs().flatten(1).amax(1).tolist()  # (NaN is the largest of all)
-        if not all(map(math.isfinite, largest)):
+        sizes = sizes_of(of_all)
+        if not all(map(math.isfinite, sizes)):
             return None
-        if not any(largest[1:]):
+        if not any(sizes[1:]):
             return total
         report.backward_passes += 1
-        if exchange.is_last or not largest[exchange.rank + 1]:
+        if exchange.is_last or not sizes[exchange.rank + 1]:
             left = nothing
             continue
-        came = of_all[exchange.rank + 1]
-        behind = behind + came
-        left = walk.pull([None] * len(grad_ys), _parts(came, nothing))
+        came.append(of_all[exchange.rank + 1])
+        left = walk.pull([None] * len(grad_ys), _parts(came[-1], nothing))
         total = [a + b for a, b in zip(total, left, strict=True)]
-    if _is_finite(left):
+    if all(math.isfinite(*sizes_of(g[None])) for g in left):
         return total
     # All that is behind has come by now: once more, in the order of one process.
     walk.forget()
-    return walk.pull(grad_ys, grad_last if exchange.is_last else _parts(behind, nothing))
-
-
-def _is_finite(gradients: Leaves) -> bool:
-    # One operation: a sum of finite numbers is finite, but for huge ones in float64, which are then
-    # taken for infinite, and walked once more.
-    return all(math.isfinite(float(g.sum(dtype=torch.float64))) for g in gradients)
+    behind = grad_last if exchange.is_last else _parts(sum(came, _flat(nothing)), nothing)
+    return walk.pull(grad_ys, behind)
 
 
 def _flat(parts: Leaves) -> Tensor:

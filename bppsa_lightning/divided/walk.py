@@ -19,6 +19,9 @@ from bppsa_lightning.windows.engine import Walk as Steps
 Leaves = Sequence[Tensor]
 Gradients = list[Tensor | None]
 
+# Numbers, which Python adds up in less time than PyTorch's operations take to begin.
+_FEW = 256
+
 
 class Walk(ABC):
     """Some steps, from a state.
@@ -135,7 +138,7 @@ class GraphWalk(Walk):
         left, at = list(grad_last), len(self.ys[0])
         direct = any(g is not None for g in grad_ys)
         for piece in reversed(self.pieces):
-            if not direct and not any(bool(g.any()) for g in left):
+            if not direct and is_nothing(left):
                 return [torch.zeros_like(g) for g in left]
             at -= piece.steps
             entering = [None if g is None else g[at : at + piece.steps] for g in grad_ys]
@@ -199,6 +202,23 @@ class _Piece:
 
 def _leaf(t: Tensor, wanted: bool) -> Tensor:
     return t.detach().requires_grad_(wanted and t.is_floating_point())
+
+
+def sizes_of(gradients: Tensor) -> list[float]:
+    """Of (n, ...), how large each is: 0 if it is nothing, and infinite or NaN if any of it is.
+
+    (Sums of finite numbers are finite, but for huge ones in float64, taken for infinite.)
+    """
+    if gradients.is_cpu and gradients.numel() <= _FEW:
+        return [sum(map(abs, numbers)) for numbers in gradients.flatten(1).tolist()]
+    norms = torch.linalg.vector_norm(gradients.flatten(1), 1, 1, dtype=torch.float64)
+    found: list[float] = norms.tolist()
+    return found
+
+
+def is_nothing(gradients: Leaves) -> bool:
+    """Whether all of them are zeros."""
+    return not any(size for g in gradients for size in sizes_of(g[None]))
 
 
 def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bppsa_lightning import ops, planner
 from bppsa_lightning._cells import CELLS
-from bppsa_lightning.divided import Gradients, Leaves, Walk, added
+from bppsa_lightning.divided import Gradients, Leaves, Walk, added, is_nothing
 from bppsa_lightning.ops import Operands
 from bppsa_lightning.recurrent.in_place import KernelsInPlace
 from bppsa_lightning.windows import Cut, Levels, Report
@@ -84,7 +84,7 @@ class KernelWalk(Walk):
             return self._pull(0, self._cuts[-1], grad, grad_last)
         left = list(grad_last)
         for lo, hi in zip(self._cuts[-2::-1], self._cuts[:0:-1], strict=True):
-            if not any(bool(g.any()) for g in left):
+            if hi < self._cuts[-1] and is_nothing(left):
                 break
             left = self._pull(lo, hi, None, left)
         return left
@@ -174,7 +174,7 @@ class WindowsWalk(Walk):
             return sequence.backward(given, self._cut, self._levels, Report())
         left = list(grad_last)
         for lo, hi in zip(self._cuts[-2::-1], self._cuts[:0:-1], strict=True):
-            if not any(bool(g.any()) for g in left):
+            if hi < self._cuts[-1] and is_nothing(left):
                 break
             part = Windows(lo, 1, hi - lo)
             left = sequence.pull(part, sequence.before(part), left, direct=False)
