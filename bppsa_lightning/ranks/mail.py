@@ -29,7 +29,7 @@ _TAG = 0x62707073
 
 _HEAD = 8  # bytes, which say how many follow
 
-Rows = Sequence[tuple[int, int]]  # of each tensor: where rank 0's is, and bytes of each rank's
+_Rows = Sequence[tuple[int, int]]  # of each tensor: where rank 0's is, and bytes of each rank's
 
 
 class _Round(NamedTuple):
@@ -87,7 +87,7 @@ class Mail:
         return partial(self._ended, group, found, rows, rank, rounds)
 
     def _ended(
-        self, group: dist.ProcessGroup, found: list[Tensor], rows: Rows, rank: int,
+        self, group: dist.ProcessGroup, found: list[Tensor], rows: _Rows, rank: int,
         rounds: Sequence[_Round],
     ) -> list[Tensor]:  # fmt: skip
         for round in rounds:
@@ -101,7 +101,7 @@ class Mail:
             self._sent.wait()
         return found
 
-    def _send(self, group: dist.ProcessGroup, round: _Round, rows: Rows, rank: int) -> None:
+    def _send(self, group: dist.ProcessGroup, round: _Round, rows: _Rows, rank: int) -> None:
         start = at = self._out.data_ptr() + _HEAD
         for piece, size in self._pieces(rows, rank, round.ranks):
             memmove(at, piece, size)
@@ -112,7 +112,7 @@ class Mail:
         self._sent = group.send([self._out[: _HEAD + at - start]], round.to, _TAG)
         give_way()
 
-    def _pieces(self, rows: Rows, first: int, count: int) -> Rows:
+    def _pieces(self, rows: _Rows, first: int, count: int) -> _Rows:
         """Where the tensors of `count` ranks lie, and their bytes."""
         ranks = [n % self._size for n in range(first, first + count)]
         return [(at + rank * size, size) for rank in ranks for at, size in rows]

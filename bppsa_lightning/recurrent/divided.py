@@ -114,14 +114,15 @@ class DividedLayer:
         """
         self._begin(x, algorithm)
         scan = partial(self._scan, algorithm=algorithm)
-        if self.sharded:
-            output, last = run(x, states, weights, scan, dropout)
-        else:
+        try:
+            if self.sharded:
+                return run(x, states, weights, scan, dropout)
             x, states, weights = self._shared(x, states, weights)
             own = span_of(self.exchange, self.spans, x)
             output, last = run(own, states, weights, scan, self._same_dropout)
-            output = whole_of(self.exchange, self.spans, output)
-        return output, last
+        finally:
+            self._settle()  # as a call that breaks off before must not leave a message unread
+        return whole_of(self.exchange, self.spans, output), last
 
     def whole_scan(
         self, x: Tensor, states: Tensors, weights: Tensors, reverse: bool, place: int,
@@ -129,9 +130,12 @@ class DividedLayer:
     ) -> tuple[Tensor, ...]:  # fmt: skip
         """One direction of one layer, of x (T, B, I) on all ranks: output and last states."""
         self._begin(x, algorithm)
-        x, states, weights = self._shared(x, states, weights)
-        own = span_of(self.exchange, self.spans, x)
-        output, *last = self._scan(own, states, weights, reverse, place, algorithm)
+        try:
+            x, states, weights = self._shared(x, states, weights)
+            own = span_of(self.exchange, self.spans, x)
+            output, *last = self._scan(own, states, weights, reverse, place, algorithm)
+        finally:
+            self._settle()
         return whole_of(self.exchange, self.spans, output), *last
 
     def span_scan(
@@ -139,7 +143,10 @@ class DividedLayer:
     ) -> tuple[Tensor, ...]:
         """One direction of one layer, of this rank's span: its output, and the last states."""
         self._begin(x, algorithm)
-        return self._scan(x, states, weights, reverse, 0, algorithm)
+        try:
+            return self._scan(x, states, weights, reverse, 0, algorithm)
+        finally:
+            self._settle()
 
     def packed_scan(self, input: PackedSequence, states: Tensors, algorithm: str) -> Scan:
         """One direction of one layer, of the data (N, I) of this rank's steps of packed ones."""

@@ -9,7 +9,9 @@ import pickle
 import signal
 import sys
 from copy import deepcopy
+from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -19,6 +21,7 @@ import bppsa_lightning as bl
 from bppsa_lightning import reference
 from bppsa_lightning._replacement import replacement_of
 from bppsa_lightning.ranks import DenseMaps, Exchange, Map, Spans, carry
+from bppsa_lightning.recurrent.divided import DividedLayer
 from support.cases import chain, relative_error
 from support.exchange_checks import gathers, out_of_step, threads
 from support.of_ranks import begin
@@ -264,6 +267,21 @@ def followed_in_turn(rank, P):
         for have, want in zip(layer.parameters(), alone.parameters(), strict=True):
             dist.all_reduce(have.grad)
             assert relative_error(have.grad, want.grad) < 1e-10
+
+
+def broken_off(rank, P):
+    """A call that fails on all ranks before they are known to have come for the same."""
+    for sharded in (False, True):
+        layers = [attached(nn.GRU, "linear", sharded) for _ in range(2)]
+        x = torch.randn(40, 3, 2, dtype=torch.float64)
+        for layer in layers:
+            with (
+                mock.patch.object(DividedLayer, "_engine", side_effect=MemoryError),
+                pytest.raises(MemoryError),
+            ):
+                layer(x)
+        first, second = (layer(x)[0] for layer in layers)
+        assert torch.equal(first, second)
 
 
 def packed_spans(rank, P):
