@@ -64,6 +64,10 @@ def _bind(rank: int, P: int) -> None:
         os.sched_setaffinity(0, cores[rank * len(cores) // P : (rank + 1) * len(cores) // P])
 
 
+def _is_bound() -> bool:
+    return hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) < (os.cpu_count() or 1)
+
+
 def layer(kind: str, I: int, H: int) -> nn.RNNBase:
     torch.manual_seed(0)
     found: nn.RNNBase = getattr(nn, kind)(I, H)
@@ -94,7 +98,8 @@ def compared(
 
     Returns:
         Seconds of both, medians; the ratio, the median of those of pairs; the seconds that each
-        rank takes over its span by itself, at the same time; rounds and bytes of a step.
+        rank takes over its span by itself, at the same time; rounds and bytes of a step; whether
+        each process is bound to cores of its own.
     """
     rank, P = dist.get_rank(group), dist.get_world_size(group)
     x = torch.randn(T, B, H, generator=torch.Generator().manual_seed(1))
@@ -131,7 +136,7 @@ def compared(
         "kind": kind, "T": T, "B": B, "H": H, "P": P, "algorithm": algorithm,
         "seconds": {name: median(taken) for name, taken in times.items()},
         "speed_up": median(a / b for a, b in pairwise), "rounds": sent[0], "bytes": sent[1],
-        "how": bl.explain(divided).splitlines()[-1].strip(),
+        "how": bl.explain(divided).splitlines()[-1].strip(), "bound": _is_bound(),
     }  # fmt: skip
 
 

@@ -51,15 +51,17 @@ def memory(found: dict[str, Any]) -> str:
 def text(records: Records) -> str:
     found = records[NAME]
     of = found["memory"]
+    are_bound = all(point.get("bound") for point in found["measured"])
+    bound = " Each process is bound to a core of its own." if are_bound else ""
     shares = ", ".join(
         f"{1 - point['seconds']['span'] / point['seconds']['divided']:.0%} ({point['kind']})"
         for point in found["measured"]
         if point["algorithm"] == "auto" and point["T"] == 100_000
     )
     return "\n\n".join([
-        "Measured: forward and backward on two processes, with one thread bound to one core and a "
-        "span of time each, beside one process over the whole, in turns. A span by itself is what "
-        "is left when nothing is exchanged.",
+        "Measured: forward and backward on two processes of one thread each, a span of time each, "
+        "beside one process over the whole, in turns. A span by itself is what is left when "
+        f"nothing is exchanged.{bound}",
         measured(found),
         "Two cores are all there is: what the processes say to each other is said by threads that "
         "want a core as well. That is little beside long spans; of a step over 100,000 steps of "
