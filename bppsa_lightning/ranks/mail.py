@@ -1,8 +1,8 @@
 """Small tensors of a CPU, gathered over the ranks of a process group by messages between them.
 
 Gloo sends at once what its receiver waits for; otherwise the sender first has to be told that the
-receiver does, which takes as long again. So a receive is under way at any time: the next one is
-begun before the last one is waited for.
+receiver does, which takes as long again. So a receive is under way at any time. A gathering begins
+those of the next one before it sends: a rank may end as soon as it has what all have sent.
 
 P ranks.
 """
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bppsa_lightning._gloo import give_way
 
-# Bytes of each rank, beyond which gloo's own gathering is as fast.
+# Bytes of each rank; what is longer is left to gloo's own gathering.
 SMALL = 1 << 16
 
 # Of these messages alone: what else is sent has others, and does not end up here.
@@ -82,6 +82,8 @@ class Mail:
         rows = [(t.data_ptr(), part.nbytes) for t, part in zip(found, own, strict=True)]
         for (at, size), part in zip(rows, own, strict=True):
             memmove(at + rank * size, part.data_ptr(), size)
+        for round in rounds:
+            self._boxes[round.source].expect(group)
         if rounds:
             self._send(group, rounds[0], rows, rank)
         return partial(self._ended, group, found, rows, rank, rounds)
@@ -94,7 +96,7 @@ class Mail:
             if round is not rounds[0]:
                 self._send(group, round, rows, rank)
             pieces = self._pieces(rows, rank + round.known, round.ranks)
-            at = self._boxes[round.source].receive(group, sum(size for _, size in pieces))
+            at = self._boxes[round.source].receive(sum(size for _, size in pieces))
             for piece, size in pieces:
                 memmove(piece, at, size)
                 at += size
@@ -129,17 +131,21 @@ class _Box:
         self._source = source
         self._rooms = [_room(most), _room(most)]  # one is read while a message comes into the other
         self._coming: Any = None
+        self._next: Any = None
 
-    def receive(self, group: dist.ProcessGroup, size: int) -> int:
-        """Waits for a message; its address, where it is until the next one is waited for.
+    def expect(self, group: dist.ProcessGroup) -> None:
+        """A message, and begins to receive the one after it, too."""
+        self._coming = self._next or self._begun(group)
+        self._rooms.reverse()
+        self._next = self._begun(group)
+
+    def receive(self, size: int) -> int:
+        """Waits for what is expected; its address, where it is until the next one is expected.
 
         Raises:
             RuntimeError: it has not as many bytes as `size`; or the other rank is gone, or late.
         """
-        coming = self._coming or self._begun(group)
-        self._rooms.reverse()
-        self._coming = self._begun(group)
-        coming.wait()
+        self._coming.wait()
         room = self._rooms[1]
         if (found := _head(room).value) != size:
             raise RuntimeError(

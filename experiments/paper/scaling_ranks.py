@@ -64,8 +64,13 @@ def _bind(rank: int, P: int) -> None:
         os.sched_setaffinity(0, cores[rank * len(cores) // P : (rank + 1) * len(cores) // P])
 
 
-def _is_bound() -> bool:
-    return hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) < (os.cpu_count() or 1)
+def _are_bound(P: int) -> bool:
+    """Whether no core may run two of the processes. All call it."""
+    if not hasattr(os, "sched_getaffinity"):
+        return False
+    cores: list[Any] = [None] * P
+    dist.all_gather_object(cores, os.sched_getaffinity(0))
+    return len(set().union(*cores)) == sum(map(len, cores))
 
 
 def layer(kind: str, I: int, H: int) -> nn.RNNBase:
@@ -136,7 +141,7 @@ def compared(
         "kind": kind, "T": T, "B": B, "H": H, "P": P, "algorithm": algorithm,
         "seconds": {name: median(taken) for name, taken in times.items()},
         "speed_up": median(a / b for a, b in pairwise), "rounds": sent[0], "bytes": sent[1],
-        "how": bl.explain(divided).splitlines()[-1].strip(), "bound": _is_bound(),
+        "how": bl.explain(divided).splitlines()[-1].strip(), "bound": _are_bound(P),
     }  # fmt: skip
 
 

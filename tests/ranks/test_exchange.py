@@ -54,3 +54,31 @@ def test_a_destroyed_group_ends_before_python_does():
     run = [sys.executable, "-c", textwrap.dedent(script)]
     done = subprocess.run(run, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+
+
+def test_a_rank_may_end_while_another_is_held_up(tmp_path):
+    """It has what it needs: the other, held up after it sent, still gets what was sent to it."""
+    script = """
+        import sys, time
+        import torch
+        import torch.distributed as dist
+        from bppsa_lightning.ranks import Exchange, mail
+
+        rank, store = int(sys.argv[1]), dist.FileStore(sys.argv[2], 2)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+        exchange = Exchange(dist.group.WORLD)
+        exchange.gather(torch.zeros(3))
+        if rank == 0:
+            send = mail.Mail._send
+            mail.Mail._send = lambda *given: (send(*given), time.sleep(3))
+        print(exchange.gather(torch.full((1,), float(rank)))[0].flatten().tolist())
+    """
+    run = [sys.executable, "-c", textwrap.dedent(script)]
+    ranks = [
+        subprocess.Popen(
+            [*run, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=100)[0] for rank in ranks]
+    assert said == ["[0.0, 1.0]\n"] * 2
