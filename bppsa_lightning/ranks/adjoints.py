@@ -32,13 +32,6 @@ def summed(exchange: Exchange, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...
     return _Summed.apply(exchange, *tensors)
 
 
-def _gathered(exchange: Exchange, spans: Spans, y: Tensor) -> Tensor:
-    room = y.new_zeros(spans.longest, *y.shape[1:])
-    room[: len(y)] = y
-    [parts] = exchange.gather(room)
-    return torch.cat([part[:n] for part, n in zip(parts, spans.lengths, strict=True)])
-
-
 class _SpanOf(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, exchange: Exchange, spans: Spans) -> Tensor:
@@ -47,14 +40,14 @@ class _SpanOf(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _gathered(ctx.exchange, ctx.spans, grad), None, None
+        return ctx.exchange.whole(grad, ctx.spans.lengths), None, None
 
 
 class _WholeOf(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, exchange: Exchange, spans: Spans) -> Tensor:
         ctx.own = spans.of(exchange.rank)
-        return _gathered(exchange, spans, y)
+        return exchange.whole(y, spans.lengths)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:

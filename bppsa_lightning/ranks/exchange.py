@@ -154,6 +154,34 @@ class Exchange:
                 dist.all_gather(list(all_of_them.unbind(0)), own, self.group)
         return [all_of_them.flip(0) if self._backwards else all_of_them]
 
+    def whole(self, own: Tensor, lengths: Sequence[int]) -> Tensor:
+        """All ranks' tensors (n, ...), one behind the other, on all of them.
+
+        Each rank sends its own to every other, straight to where it ends up: it may be long, and
+        the process group's own gathering copies it two to four times.
+
+        Args:
+            lengths: n of each rank, in time's direction.
+        """
+        own = _plain(own)
+        found = own.new_empty(sum(lengths), *own.shape[1:])
+        parts = found.split(list(lengths))
+        self.counts.collectives += 1
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        operations = [
+            *(dist.P2POp(dist.irecv, parts[rank], self._peer(rank), self.group)
+              for rank in others if parts[rank].numel()),
+            *(dist.P2POp(dist.isend, own, self._peer(rank), self.group)
+              for rank in others if own.numel()),
+        ]  # fmt: skip
+        with self._named(_GATHERING):
+            works = dist.batch_isend_irecv(operations) if operations else []
+            give_way()
+            parts[self.rank].copy_(own)
+            for work in works:
+                work.wait()
+        return found
+
     def of_rank(self, rank: int, tensor: Tensor) -> Tensor:
         """One rank's tensor, on all: there as it is, elsewhere written over one like it."""
         tensor = tensor.contiguous()

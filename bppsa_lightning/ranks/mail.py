@@ -1,14 +1,16 @@
 """Small tensors of a CPU, gathered over the ranks of a process group by messages between them.
 
 Gloo sends at once what its receiver waits for; otherwise the sender first has to be told that the
-receiver does, which takes as long again. So a receive is under way at any time. A gathering begins
-those of the next one before it sends: a rank may end as soon as it has what all have sent.
+receiver does, which takes as long again. So receives are under way at any time. Those of the next
+gathering are before this one sends, as a rank may end as soon as it has what all have sent; and
+they were begun behind what the last one sent, as others wait for that.
 
 P ranks.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from ctypes import c_int64, memmove
 from functools import partial
@@ -29,7 +31,7 @@ _TAG = 0x62707073
 
 _HEAD = 8  # bytes, which say how many follow
 
-_Rows = Sequence[tuple[int, int]]  # of each tensor: where rank 0's is, and bytes of each rank's
+_Rows = Sequence[tuple[int, int]]  # of each tensor: where (rank 0's) is, and bytes (of each rank's)
 
 
 class _Round(NamedTuple):
@@ -78,14 +80,18 @@ class Mail:
         """
         rank = self._size - 1 - self._place if backwards else self._place
         rounds = self._rounds[backwards]
-        found = [t.new_empty(self._size, *t.shape) for t in own]
-        rows = [(t.data_ptr(), part.nbytes) for t, part in zip(found, own, strict=True)]
-        for (at, size), part in zip(rows, own, strict=True):
-            memmove(at + rank * size, part.data_ptr(), size)
-        for round in rounds:
-            self._boxes[round.source].expect(group)
+        boxes = [self._boxes[round.source] for round in rounds]
+        of_own = [(t.data_ptr(), t.nbytes) for t in own]
+        for box in boxes:
+            box.make_ready(group)
         if rounds:
-            self._send(group, rounds[0], rows, rank)
+            self._send(group, rounds[0], of_own)
+        for box in boxes:
+            box.expect(group)
+        found = [t.new_empty(self._size, *t.shape) for t in own]
+        rows = [(t.data_ptr(), size) for t, (_, size) in zip(found, of_own, strict=True)]
+        for (at, size), (source, _) in zip(rows, of_own, strict=True):
+            memmove(at + rank * size, source, size)
         return partial(self._ended, group, found, rows, rank, rounds)
 
     def _ended(
@@ -94,7 +100,7 @@ class Mail:
     ) -> list[Tensor]:  # fmt: skip
         for round in rounds:
             if round is not rounds[0]:
-                self._send(group, round, rows, rank)
+                self._send(group, round, self._pieces(rows, rank, round.ranks))
             pieces = self._pieces(rows, rank + round.known, round.ranks)
             at = self._boxes[round.source].receive(sum(size for _, size in pieces))
             for piece, size in pieces:
@@ -103,9 +109,9 @@ class Mail:
             self._sent.wait()
         return found
 
-    def _send(self, group: dist.ProcessGroup, round: _Round, rows: _Rows, rank: int) -> None:
+    def _send(self, group: dist.ProcessGroup, round: _Round, pieces: _Rows) -> None:
         start = at = self._out.data_ptr() + _HEAD
-        for piece, size in self._pieces(rows, rank, round.ranks):
+        for piece, size in pieces:
             memmove(at, piece, size)
             at += size
         _head(self._out).value = at - start
@@ -129,32 +135,43 @@ class _Box:
 
     def __init__(self, source: int, most: int) -> None:
         self._source = source
-        self._rooms = [_room(most), _room(most)]  # one is read while a message comes into the other
-        self._coming: Any = None
-        self._next: Any = None
+        self._rooms = [_room(most) for _ in range(3)]  # one is read while two are under way
+        self._coming: deque[Any] = deque()
+        self._count = 0
+
+    def make_ready(self, group: dist.ProcessGroup) -> None:
+        """For a message and the one after it."""
+        while len(self._coming) < 2:
+            self.expect(group)
 
     def expect(self, group: dist.ProcessGroup) -> None:
-        """A message, and begins to receive the one after it, too."""
-        self._coming = self._next or self._begun(group)
-        self._rooms.reverse()
-        self._next = self._begun(group)
+        """One more than are under way."""
+        self._count += 1
+        room = self._rooms[self._count % 3]
+        wait: Callable[[], object]
+        try:
+            wait = group.recv([room], self._source, _TAG).wait
+        except RuntimeError as error:  # the other rank is gone; it may have sent those before
+            wait = partial(_raise, error)
+        self._coming.append((wait, room))
 
     def receive(self, size: int) -> int:
-        """Waits for what is expected; its address, where it is until the next one is expected.
+        """Waits for the next one; its address, where it is until another is expected.
 
         Raises:
             RuntimeError: it has not as many bytes as `size`; or the other rank is gone, or late.
         """
-        self._coming.wait()
-        room = self._rooms[1]
+        wait, room = self._coming.popleft()
+        wait()
         if (found := _head(room).value) != size:
             raise RuntimeError(
                 f"found a message of {found} bytes, wanted one of {size}: ranks are out of step"
             )
         return room.data_ptr() + _HEAD
 
-    def _begun(self, group: dist.ProcessGroup) -> Any:
-        return group.recv([self._rooms[0]], self._source, _TAG)
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _room(most: int) -> Tensor:

@@ -12,7 +12,7 @@ CHECKS = (
     "rounds", "reverse_scan", "unsound", "another_shape", "another_algorithm", "empty_spans",
     "second_backward", "empty_batch", "copied", "too_short", "autocast", "threads", "gathers",
     "operators", "ends_of_spans", "followed_in_turn", "packed_spans", "mixed_up_packs",
-    "wrong_states_of_packs", "out_of_step", "broken_off",
+    "wrong_states_of_packs", "out_of_step", "broken_off", "wholes",
 )  # fmt: skip
 
 

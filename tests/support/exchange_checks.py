@@ -51,6 +51,20 @@ def gathers(rank, P):
                 assert torch.equal(have, want) and have.dtype == want.dtype, (have, want)
 
 
+def wholes(rank, P):
+    """All ranks have what each has a part of; parts differ in length, or hold nothing."""
+    exchange = Exchange(dist.group.WORLD)
+    for backwards in (False, True):
+        towards = exchange.towards(backwards)
+        for lengths in ([3] * P, range(P), [0] * P, [*range(P, 1, -1), 1 << 15]):
+            steps = torch.arange(2.0 * sum(lengths)).view(-1, 2)
+            for whole in (steps, steps.bfloat16(), steps.expand(3, -1, -1).movedim(0, -1)):
+                own = whole.split(list(lengths))[towards.rank]
+                found = towards.whole(own, list(lengths))
+                assert torch.equal(found, whole) and found.dtype == whole.dtype
+                assert found.is_contiguous()
+
+
 def out_of_step(rank, P):
     """Ranks that gather different things end, and say so."""
     exchange = Exchange(dist.new_group(), "gru")

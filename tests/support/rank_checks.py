@@ -23,11 +23,11 @@ from bppsa_lightning._replacement import replacement_of
 from bppsa_lightning.ranks import DenseMaps, Exchange, Map, Spans, carry
 from bppsa_lightning.recurrent.divided import DividedLayer
 from support.cases import chain, relative_error
-from support.exchange_checks import gathers, out_of_step, threads
+from support.exchange_checks import gathers, out_of_step, threads, wholes
 from support.of_ranks import begin
 from support.rank_cases import packed_span
 
-__all__ = ["gathers", "out_of_step", "threads"]  # to be named, too
+__all__ = ["gathers", "out_of_step", "threads", "wholes"]  # to be named, too
 
 
 def group():
