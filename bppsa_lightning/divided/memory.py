@@ -45,6 +45,7 @@ class RankMemory:
         self.report: Report | None = None
         self._rest = 0
         self._next_rest = _FIRST_REST
+        self._in_vain = 0  # steps of the last look, if they were too few
 
     def way(
         self, exchange: Exchange, engine: Engine, xs: Leaves, state: Leaves,
@@ -61,7 +62,8 @@ class RankMemory:
         if most < 1:
             self.reason = f"spans of {min(lengths)} steps are too short to warm up"
             return otherwise
-        if self._rest > 0 and self._knows(state):
+        sees_more = 0 < 2 * self._in_vain <= most
+        if self._rest > 0 and self._knows(state) and not sees_more:
             self._rest -= 1
         else:
             self._look(exchange, engine, xs, state, most)
@@ -93,8 +95,10 @@ class RankMemory:
         self.levels = Levels(rounding, tuple(sizes), gradients)
         if math.isinf(warm):
             self._give_up(f"it remembers more than {most} steps")
+            self._in_vain = most
         else:
-            self.warm, self._rest, self.fades = int(warm), _CALLS_BETWEEN, True
+            self.warm, self.fades = int(warm), True
+            self._rest, self._in_vain = _CALLS_BETWEEN, 0
 
     def _learn(self, exchange: Exchange) -> None:
         """From the last call, once its backward is over."""
@@ -112,7 +116,7 @@ class RankMemory:
             self.fades = False
 
     def _give_up(self, reason: str) -> None:
-        self.warm, self.reason = None, reason
+        self.warm, self.reason, self._in_vain = None, reason, 0
         self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, _LONGEST_REST)
 
     def state_dict(self) -> dict[str, Any]:
@@ -123,6 +127,7 @@ class RankMemory:
             **levels.saved(self.levels),
             "rest": self._rest,
             "next_rest": self._next_rest,
+            "in_vain": self._in_vain,
             "report": None if self.report is None else vars(self.report).copy(),
         }
 
@@ -130,5 +135,6 @@ class RankMemory:
         """From a checkpoint, perhaps of another number of ranks."""
         self.warm, self.fades = state["warm"], state["fades"]
         self._rest, self._next_rest = state["rest"], state["next_rest"]
+        self._in_vain = state.get("in_vain", 0)
         self.levels = levels.loaded(state, device)
         self.report = None if state["report"] is None else Report(**state["report"])

@@ -59,9 +59,9 @@ class _Look:
     def __init__(
         self, engine: Engine, xs: Leaves, state: Leaves, starts: Sequence[int], most: int
     ) -> None:
-        self.pieces = [side_by_side(x, starts, most) for x in xs]
-        self.n, self.most, self.dtypes = len(starts), most, [s.dtype for s in state]
-        self.rows = self.pieces[0].shape[1]
+        self.xs, self.starts, self.most = xs, starts, most
+        self.n, self.dtypes = len(starts), [s.dtype for s in state]
+        self.rows = self.n * xs[0].shape[1]
         self.engine = engine
         self.walks = {d: engine.in_dtype(d) for d in (torch.float32, torch.float64)}
         self.zeros = [s.new_zeros(self.rows, *s.shape[1:]) for s in state]
@@ -97,11 +97,16 @@ class _Look:
 
     def _walk(self, state: Sequence[Tensor], at: int, length: int) -> list[Tensor]:
         dtype = next((s.dtype for s in state if s.is_floating_point()), torch.float32)
-        xs = [x[at : at + length] for x in _cast(self.pieces, dtype)]
+        xs = self._pieces(at, length, dtype)
         if state[0].shape[0] != self.rows:
             xs = [torch.cat([x, x], 1) for x in xs]
         self.steps += length
         return self.walks[dtype](xs, state)[1]
+
+    def _pieces(self, at: int, length: int, dtype: torch.dtype) -> list[Tensor]:
+        """Steps of all pieces: of as many as are walked, as all would be a copy of the sequence."""
+        starts = [start + at for start in self.starts]
+        return _cast([side_by_side(x, starts, length) for x in self.xs], dtype)
 
     def _gradients(self, steps: int) -> float:
         """How far gradients are from the truth, by those of the state before some steps."""
@@ -112,7 +117,7 @@ class _Look:
                 return 1.0
             with torch.enable_grad(), own_graph():
                 state = [s.requires_grad_() for s in _cast(self.zeros, dtype)]
-                ys, last = engine([x[:steps] for x in _cast(self.pieces, dtype)], state)
+                ys, last = engine(self._pieces(0, steps, dtype), state)
                 results = [*ys, *last]
                 found.append(torch.autograd.grad(results, state, [_waves(r) for r in results]))
         return rounding_of_gradients(*found)

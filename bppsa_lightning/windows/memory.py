@@ -62,6 +62,7 @@ class Memory:
         self._too_few = 0  # steps that did not pay with this warm-up
         self._rest = 0  # calls until the next look
         self._next_rest = _FIRST_REST
+        self._in_vain = 0  # steps of the last look, if they were too few
         # Of the last calls, by their sizes: how they were cut; by their steps: whether they rested.
         self._cuts: dict[tuple[int, int], Cut | None] = {}
         self._rested: dict[int, bool] = {}
@@ -95,7 +96,7 @@ class Memory:
         if self._choose(engine, T, B, least, asked, False) is None:
             self.reason = f"{T} steps are too few for windows"
             return None
-        if self._rest > 0 and self._knows(state):
+        if self._rest > 0 and self._knows(state) and not self._sees_more(T):
             self._rest -= 1
         else:
             self._look(engine, xs, state)
@@ -119,7 +120,8 @@ class Memory:
         if _in_backward() and T in self._rested:  # as for `cut`
             return self._rested[T]
         self._learn(self.report)
-        rests = self._rest > 0 and (self.warm is None or self._too_few >= T)
+        in_vain = self.warm is None and not self._sees_more(T)
+        rests = self._rest > 0 and (in_vain or self._too_few >= T)
         _keep(self._rested, T, rests)
         return rests
 
@@ -156,6 +158,10 @@ class Memory:
         seen = () if self.levels is None else self.levels.rounding
         return [(r.dtype, r.device) for r in seen] == [(s.dtype, s.device) for s in state]
 
+    def _sees_more(self, T: int) -> bool:
+        """Whether the last look was in vain, and one at T steps takes twice as many at least."""
+        return 0 < 2 * self._in_vain <= T // _PART_OF_STEPS
+
     def _look(self, engine: Engine, xs: Leaves, state: Leaves) -> None:
         T = xs[0].shape[0]
         with torch.no_grad():
@@ -168,8 +174,9 @@ class Memory:
         self.silent = False  # which a walk does not tell
         if seen.warm is None:
             self._give_up(f"it remembers more than {T // _PART_OF_STEPS} steps")
+            self._in_vain = T // _PART_OF_STEPS
         else:
-            self._rest = _CALLS_BETWEEN
+            self._rest, self._in_vain = _CALLS_BETWEEN, 0
             self.back -= self.back // 4
 
     def _learn(self, report: Report | None) -> None:
@@ -192,7 +199,7 @@ class Memory:
             self._next_rest = _FIRST_REST
 
     def _give_up(self, reason: str) -> None:
-        self.warm, self.reason = None, reason
+        self.warm, self.reason, self._in_vain = None, reason, 0
         self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, _LONGEST_REST)
 
     def state_dict(self) -> dict[str, Any]:
@@ -204,6 +211,7 @@ class Memory:
             "rest": self._rest,
             "next_rest": self._next_rest,
             "too_few": self._too_few,
+            "in_vain": self._in_vain,
             "silent": self.silent,
             "report": None if self.report is None else vars(self.report).copy(),
         }
@@ -213,7 +221,7 @@ class Memory:
         self.warm, self._rest = state["warm"], state["rest"]
         self.back = state["back"]
         self._next_rest, self._too_few = state["next_rest"], state.get("too_few", 0)
-        self.silent = state.get("silent", False)
+        self.silent, self._in_vain = state.get("silent", False), state.get("in_vain", 0)
         self.levels = levels.loaded(state, device)
         self.report = None if state["report"] is None else Report(**state["report"])
 

@@ -13,6 +13,7 @@ CHECKS = (
     "second_backward", "empty_batch", "copied", "too_short", "autocast", "threads", "gathers",
     "operators", "ends_of_spans", "followed_in_turn", "packed_spans", "mixed_up_packs",
     "wrong_states_of_packs", "out_of_step", "broken_off", "wholes",
+    "looks_again",
 )  # fmt: skip
 
 

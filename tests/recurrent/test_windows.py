@@ -114,6 +114,24 @@ def test_what_remembers_is_walked_and_explain_says_so():
     assert "walked: it remembers more than 50 steps" in bl.explain(layer)
 
 
+def test_what_short_sequences_could_not_show_is_looked_for_again_in_longer_ones():
+    torch.manual_seed(0)
+    layer = nn.GRU(3, 12)
+    [chain] = bl.attach(layer, "speculative")
+    layer(torch.randn(160, 2, 3))
+    [memory] = chain._windows._memories.values()
+    assert "walked: it remembers more than 20 steps" in bl.explain(layer)
+    rests = memory._rest
+    layer(torch.randn(319, 2, 3))  # not twice as many
+    assert memory.warm is None and memory._rest == rests - 1 > 0
+    loaded = type(memory)()
+    loaded.load_state_dict(memory.state_dict(), torch.device("cpu"))
+    assert loaded.rests(319) and not loaded.rests(320)
+    for _ in range(3):
+        layer(torch.randn(2000, 2, 3))
+    assert memory.windowed == 3 and memory._rest > rests, "looked once"
+
+
 def test_what_was_learned_is_saved_and_loaded():
     torch.manual_seed(0)
     layer = nn.GRU(3, 12)

@@ -186,6 +186,14 @@ def too_short(rank, P):
     assert f"divided over {P} ranks, 64 to 64 steps each" in bl.explain(layer)
 
 
+def looks_again(rank, P):
+    """What short spans could not show is looked for in longer ones."""
+    layer = attached(nn.GRU, "speculative")
+    for T, found in ((20, "it remembers more than 10 steps"), (2000, "all ranks begin at once")):
+        layer(torch.randn(T * P, 2, 2, dtype=torch.float64))
+        assert found in (said := bl.explain(layer)), said
+
+
 def autocast(rank, P):
     """Mixed precision: the same results as one process has under it."""
     dtypes = torch.float32, torch.bfloat16  # the second is what a layer before this one puts out
