@@ -1,9 +1,9 @@
 """Small tensors of a CPU, gathered over the ranks of a process group by messages between them.
 
 Gloo sends at once what its receiver waits for; otherwise the sender first has to be told that the
-receiver does, which takes as long again. So receives are under way at any time. Those of the next
-gathering are before this one sends, as a rank may end as soon as it has what all have sent; and
-they were begun behind what the last one sent, as others wait for that.
+receiver does, which takes as long again. So receives are always under way, two gatherings ahead: a
+rank may end as soon as it has what all have sent, and what it sent last has to find its receive
+begun. A gathering sends before it begins further ones, as the others wait for what it sends.
 
 P ranks.
 """
@@ -31,7 +31,7 @@ _TAG = 0x62707073
 
 _HEAD = 8  # bytes, which say how many follow
 
-_Rows = Sequence[tuple[int, int]]  # of each tensor: where (rank 0's) is, and bytes (of each rank's)
+_Rows = Sequence[tuple[int, int]]  # of each tensor: the address of rank 0's, bytes of each rank's
 
 
 class _Round(NamedTuple):
