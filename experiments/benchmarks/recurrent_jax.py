@@ -8,8 +8,13 @@ from experiments.benchmarks import timing
 from experiments.benchmarks.recurrent_cases import Case
 
 
-def step_of(case: Case) -> dict[str, timing.Step]:
-    """{"jax": one step on the CPU from a gradient of every output}; {} without JAX."""
+def step_of(case: Case, unroll: int = 1) -> dict[str, timing.Step]:
+    """{"jax": one step on the CPU from a gradient of every output}; {} without JAX.
+
+    Args:
+        case: float32, one layer without options.
+        unroll: steps of time in one turn of the compiled loop, of `jax.lax.scan`.
+    """
     try:
         import jax
         import jax.numpy as jnp
@@ -43,7 +48,7 @@ def step_of(case: Case) -> dict[str, timing.Step]:
             state = one(weights, state, x_t)
             return state, state[0]
 
-        _, outputs = jax.lax.scan(scanned, first, xs)
+        _, outputs = jax.lax.scan(scanned, first, xs, unroll=unroll)
         return (outputs * u).sum(), outputs
 
     weights = [jnp.asarray(w.detach().numpy()) for w in layer.parameters()]

@@ -50,19 +50,40 @@ def test_the_benchmark_beside_jax(monkeypatch, tmp_path, capsys):
     """JAX is not installed here: a step of PyTorch's takes its place."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(windows_jax, "CASES", (Case("GRU", 1, 2000, 4),))
-    monkeypatch.setattr(windows_jax.recurrent_jax, "step_of", lambda case: {})
+    monkeypatch.setattr(windows_jax.recurrent_jax, "step_of", lambda *_: {})
     with pytest.raises(SystemExit, match="pip install jax"):
         windows_jax.main([])
 
-    def stock(case):
+    def stock(case, unroll=1):
         step = pair(case, torch.device("cpu"))[1]
-        return {"jax": lambda: {"both": sum(step().values())}}
+        return {"jax": lambda: {"both": step()["both"]}}
 
     monkeypatch.setattr(windows_jax.recurrent_jax, "step_of", stock)
     windows_jax.main(["--seconds", "0"])
     [row] = json.loads((tmp_path / "runs/records/windows_jax_cpu.json").read_text())["cases"]
-    assert row["gain"] > 0 and row["T"] == 2000
+    assert row["gain"] > 0 and row["T"] == 2000 and row["fastest"] in row["seconds"]
     assert "GRU (2,000, 1, 4)" in capsys.readouterr().out
+
+
+def test_beside_jax_ours_is_counted_once(monkeypatch):
+    """A step of ours says what it took both in parts and as a whole."""
+    case = Case("GRU", 1, 20, 4)
+    real, _ = pair(case, torch.device("cpu"))
+
+    class Step:
+        layer = real.layer
+
+        def __call__(self):
+            return dict.fromkeys(real(), 1.0) | {"both": 2.0}
+
+    def jax(case, unroll=1):
+        return {"jax": lambda: {"both": 6.0 if unroll == 1 else 8.0 - unroll / 4}}
+
+    monkeypatch.setattr(windows_jax, "pair", lambda *_: (Step(), None))
+    monkeypatch.setattr(windows_jax.recurrent_jax, "step_of", jax)
+    found = windows_jax.measure(case, 0)
+    assert found["seconds"]["ours"] == 2 and found["gain"] == 3
+    assert found["fastest"] == "jax, unroll=16" and found["gain_of_fastest"] == 2
 
 
 @pytest.mark.parametrize("cell", ["RNN", "GRU", "LSTM"])
