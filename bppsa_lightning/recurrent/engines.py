@@ -21,10 +21,12 @@ from bppsa_lightning.windows.engine import Engine, Walk
 # Of the CPU kernels: csrc/recurrent/slots.h.
 _TILE_ROWS = 4
 
+# Seconds of windows on a CPU that are Python's, beside those of their calls.
+_PYTHON_SECONDS = 50e-6
 
 # How many times as fast windows must promise to be: less than what estimates are wrong by is no
 # gain, and they are wrong by more where no step was measured with so many threads.
-_GAIN, _UNMEASURED_GAIN = 1.15, 1.3
+_GAIN, _UNMEASURED_GAIN = 1.05, 1.3
 # On a GPU, beside a walk of all steps one after another: "auto" would pass gradients from chunk to
 # chunk instead, which takes half of that at best; and windows make the host wait for them.
 _GPU_GAIN = 3.0
@@ -43,6 +45,17 @@ def call_seconds(cell: str, H: int, I: int) -> float:
 def least_gain() -> float:
     """Of windows on a CPU."""
     return _GAIN if planner.measured_with_as_many_threads() else _UNMEASURED_GAIN
+
+
+def _calls(call: float) -> tuple[float, float]:
+    """What windows take on a CPU beside their steps, without a head and with one, in calls."""
+    more = _PYTHON_SECONDS / call
+    return 3 + more, 5 + more
+
+
+def _rows() -> int:
+    """Samples that our kernels walk best on a CPU: whole tiles of rows on each thread."""
+    return _TILE_ROWS * torch.get_num_threads()
 
 
 class LayerEngine(Engine):
@@ -65,10 +78,10 @@ class LayerEngine(Engine):
         assert weights[0] is not None
         self.H, self.I = weights[0].shape[0] // CELLS[cell].gates, weights[0].shape[1]
         self._on_gpu, self.call = weights[0].is_cuda, call_seconds(cell, self.H, self.I)
-        # Whole tiles of rows on each thread; and of few windows one that missed is much to repair.
-        self.rows = 1 if self._on_gpu or self._PYTORCHS else _TILE_ROWS * torch.get_num_threads()
+        # (And of few windows one that missed is much to repair.)
+        self.rows = 1 if self._on_gpu or self._PYTORCHS else _rows()
         if not self._on_gpu:
-            self.gain = least_gain()
+            self.gain, self.calls = least_gain(), _calls(self.call)
         else:
             costs = planner.costs_of_windows(cell, self.H, weights[0].device, self._PYTORCHS)
             self.call, self.rows_for_twice = costs
@@ -86,7 +99,10 @@ class LayerEngine(Engine):
     def may_pay(cls, cell: str, H: int, I: int, T: int) -> bool:
         """Whether windows of one sequence may, on a CPU, if it forgets as fast as any."""
         cost, call = partial(planner.step_seconds, cell, H, I), call_seconds(cell, H, I)
-        return choose_cut(T, 1, LEAST_WARM, cost, call, least_gain()) is not None
+        cut = choose_cut(
+            T, 1, LEAST_WARM, cost, call, least_gain(), cls.near, _rows(), _calls(call)
+        )
+        return cut is not None
 
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
         h0, c0 = (*state, None)[:2]

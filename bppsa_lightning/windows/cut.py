@@ -53,7 +53,7 @@ def choose_cut(
     gain: float = 1.0,
     near: float = 1.0,
     rows: int = 1,
-    calls: tuple[int, int] = (3, 5),
+    calls: tuple[float, float] = (3, 5),
 ) -> Cut | None:
     """The cut that is estimated to take the least time; None where it does not gain enough.
 

@@ -32,7 +32,7 @@ class Engine(ABC):
     tensors: Sequence[Tensor] = ()
     constants: Sequence[Tensor] = ()
     call: float = 0.0
-    calls: tuple[int, int] = (3, 5)
+    calls: tuple[float, float] = (3, 5)
     rows_for_twice: float = 1.0
     gain = 1.5
     near = 1.0
