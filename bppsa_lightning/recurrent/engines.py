@@ -21,8 +21,8 @@ from bppsa_lightning.windows.engine import Engine, Walk
 # Of the CPU kernels: csrc/recurrent/slots.h.
 _TILE_ROWS = 4
 
-# Seconds of windows on a CPU that are Python's, beside those of their calls: by the least regret
-# over 173 sizes of one sequence, walked and in windows (docs/windows.md, "Recurrent layers").
+# Seconds of windows on a CPU that are Python's, beside those of their calls: what leaves "auto"
+# least behind, at sizes that tables have and at others (experiments/benchmarks/windows_auto.py).
 _PYTHON_SECONDS = 150e-6
 
 # How many times as fast windows must promise to be: less than what estimates are wrong by is no

@@ -1,15 +1,17 @@
 """What "auto" chooses for one long sequence, beside every fixed choice; and layers that never meet.
 
     python -m experiments.benchmarks.windows_auto
+    python -m experiments.benchmarks.windows_auto --between --seconds 2    # 8 minutes
 
 Forward and backward with a gradient into every output, float32, one sequence, on the CPU:
 
 - grid: layers as PyTorch starts them under "auto", "linear" and "speculative", and PyTorch's own,
   in turns; "auto_over_best" is the time of "auto" over that of the best of them, pair by pair.
+- with --between, the same for sizes between those of the tables, and nothing else;
 - never: layers that remember everything, of which no window meets: all calls from the first one,
   over those of what "auto" does where windows are switched off; call by call, in turns.
 
-Writes windows_auto_cpu.json.
+Writes windows_auto_cpu.json, or windows_auto_between_cpu.json.
 """
 
 import argparse
@@ -34,6 +36,14 @@ GRID = tuple(
     )
     for T in lengths
 ) + tuple((cell, 20, 1, T) for cell in ("RNN", "GRU", "LSTM") for T in (1000, 16_000))  # fmt: skip
+# About as long as windows begin to pay.
+BETWEEN = tuple(
+    (cell, H, I, T)
+    for cell in ("RNN", "GRU", "LSTM")
+    for H in (12, 24, 32, 48, 96)
+    for I in (1, H)
+    for T in (700, 1000, 1500, 3000)
+)
 # What came out as further behind is measured again, for so much longer, and that counts.
 BEHIND, LONGER = 1.05, 4
 # cell, H, T, calls.
@@ -122,6 +132,7 @@ def never(cell: str, H: int, T: int, calls: int) -> dict[str, Any]:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=4, help="for each size of the grid")
+    parser.add_argument("--between", action="store_true", help="sizes that no table has")
     parser.add_argument("--calls", type=int, help="of layers that never meet, instead of 60 to 120")
     recording.add_record_argument(parser)
     return parser
@@ -130,15 +141,16 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> None:
     asked = parser().parse_args(arguments)
     grid, still = [], []
-    for size in GRID:
+    for size in BETWEEN if asked.between else GRID:
         grid.append(row := chosen(*size, asked.seconds))
         size = f"{row['cell']} {row['H']}, inputs of {row['I']}, {row['T']} steps"
         print(f"{size}: auto {row['auto_over_best']:.2f} of {row['best']}", flush=True)
-    for cell, H, T, calls in NEVER:
+    for cell, H, T, calls in () if asked.between else NEVER:
         still.append(row := never(cell, H, T, asked.calls or calls))
         print(f"{cell} {H}, {T} steps, never meets: {row['over_walk']}", flush=True)
-    path = recording.folder(asked.record) / "windows_auto_cpu.json"
-    recording.write(path, {"grid": grid, "never": still})
+    name = "windows_auto_between_cpu" if asked.between else "windows_auto_cpu"
+    path = recording.folder(asked.record) / f"{name}.json"
+    recording.write(path, {"grid": grid} | ({} if asked.between else {"never": still}))
     print(f"record: {path}")
 
 

@@ -12,7 +12,7 @@ from bppsa_lightning.planner import machine
 from bppsa_lightning.recurrent.engines import LayerEngine
 
 KINDS = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
-T, I, H = 4000, 2, 20
+T, I, H = 6000, 2, 20
 
 
 @pytest.fixture(autouse=True)
