@@ -66,6 +66,16 @@ def test_short_ones_and_batches_are_not(shape):
     assert not chain.state_dict()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_none_is_asked_about_in_vain(kind):
+    """What may be worth a look in each call must be worth windows, if the layer forgets at once."""
+    for steps in range(500, 3000, 100):
+        chain, layer, _ = attached(kind)
+        layer(torch.zeros(steps, 1, I))
+        for memory in chain._windows._memories.values():
+            assert memory.reason != f"{steps} steps are too few for windows"
+
+
 def test_another_algorithm_is_obeyed():
     chain, layer, _ = attached("GRU", "linear")
     layer(torch.randn(T, 1, I))
