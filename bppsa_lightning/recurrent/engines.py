@@ -55,7 +55,10 @@ def _calls(call: float) -> tuple[float, float]:
 
 
 def _rows() -> int:
-    """Samples that our kernels walk best on a CPU: whole tiles of rows on each thread."""
+    """Samples that our kernels walk best on a CPU: whole tiles of rows on each thread.
+
+    (Fewer windows would be long ones: one that missed is much to repair.)
+    """
     return _TILE_ROWS * torch.get_num_threads()
 
 
@@ -79,7 +82,6 @@ class LayerEngine(Engine):
         assert weights[0] is not None
         self.H, self.I = weights[0].shape[0] // CELLS[cell].gates, weights[0].shape[1]
         self._on_gpu, self.call = weights[0].is_cuda, call_seconds(cell, self.H, self.I)
-        # (And of few windows one that missed is much to repair.)
         self.rows = 1 if self._on_gpu or self._PYTORCHS else _rows()
         if not self._on_gpu:
             self.gain, self.calls = least_gain(), _calls(self.call)

@@ -1,7 +1,7 @@
 """What "auto" chooses for one long sequence, beside every fixed choice; and layers that never meet.
 
     python -m experiments.benchmarks.windows_auto
-    python -m experiments.benchmarks.windows_auto --between --seconds 2    # 8 minutes
+    python -m experiments.benchmarks.windows_auto --between --seconds 1.5    # 6 minutes
 
 Forward and backward with a gradient into every output, float32, one sequence, on the CPU:
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import bppsa_lightning as bl
+from bppsa_lightning.planner.tables import shipped
 from experiments import recording
 from experiments.benchmarks import windows, windows_auto, windows_jax
 from experiments.benchmarks.recurrent_cases import Case, pair
@@ -43,6 +44,22 @@ def test_the_benchmark_of_what_is_chosen(monkeypatch, tmp_path, capsys):
     assert row["best"] in windows_auto.FIXED and row["auto_over_best"] > 0
     assert all(row["over_walk"]["auto"]["all"] > 0 for row in record["never"])
     assert "LSTM 4, 3000 steps, never meets" in capsys.readouterr().out
+
+
+def test_sizes_between_those_of_the_tables_have_a_record_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(windows_auto, "BETWEEN", (("GRU", 4, 4, 300),))
+    windows_auto.main(["--between", "--seconds", "0"])
+    [path] = (tmp_path / recording.UNRECORDED).iterdir()
+    assert path.name == "windows_auto_between_cpu.json"
+    [row] = json.loads(path.read_text())["grid"]
+    assert (row["H"], row["T"]) == (4, 300)
+
+
+def test_those_sizes_are_in_no_table():
+    tables = [table for table in shipped().values() if "steps" in table]
+    measured = {H for table in tables for part in table["steps"] for H in part["H"]}
+    assert tables and not measured & {H for _, H, _, _ in windows_auto.BETWEEN}
 
 
 @pytest.mark.slow

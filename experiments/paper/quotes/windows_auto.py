@@ -23,8 +23,8 @@ def between(records: str) -> str:
     """The same where no table was measured."""
     record = read(BETWEEN)
     return (
-        f"Of {len(record['grid'])} sizes between those that the tables were measured at, of 700 to "
-        f"3,000 steps, about as long as windows begin to pay, at {_behind(record)} "
+        f"The tables hold no time for {len(record['grid'])} other sizes, of 700 to 3,000 steps, "
+        f"where windows begin to pay. There the same is true at {_behind(record)} "
         f"{source(records, BETWEEN, record)}"
     )
 
@@ -70,8 +70,8 @@ def jax(records: str) -> str:
     row = cases[0]
     return (
         f'At ({row["T"]:,}, {row["B"]}, {row["H"]}), forward and backward, "auto" beside `jax.jit` '
-        f"of a `jax.lax.scan`: {gains}; of one that is unrolled as serves it best ({unrolled} "
-        f"steps): {of_fastest}. {source(records, JAX, record)}"
+        f"of a `jax.lax.scan`: {gains} as fast. Unrolled to the number of steps with which JAX is "
+        f"fastest ({unrolled}): {of_fastest}. {source(records, JAX, record)}"
     )
 
 
