@@ -33,22 +33,34 @@ build: $(VENV)/.built
 develop: $(VENV)/.developed
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+, := ,
 # Python compiles what it imports, and keeps that: most of what is installed never is. Tests start many
 # processes, and each would compile torch and Lightning again, 5 seconds of a core.
 export PIP_NO_COMPILE := 1
 unexport PYTHONDONTWRITEBYTECODE
 # What is fetched, installed and compiled, a line each; all the rest is in the log that an error shows.
-SHOWN := ^ *(Collecting|Downloading|Installing collected|-- bppsa_lightning:|\[[0-9]+/[0-9]+\]) ?
+SHOWN := ^ *(Collecting|Downloading|Installing collected|Prepared|Installed|-- bppsa_lightning:|\[[0-9]+/[0-9]+\]) ?
 SHOW = > >(tee $(VENV)/$(1).log | grep --line-buffered -E '$(SHOWN)' | sed -u 's/^\(.\{100\}\).*/\1/') 2>&1 \
   || { tail -n 60 $(VENV)/$(1).log; exit 1; }
 
+# uv installs in half a minute what takes pip two and a half. It gets pip's own settings, and looks for
+# packages where pip does; where it can't serve, pip does.
+OF_PIP = "$${PIP_$(1):-$$($(BIN)/python -m pip config get global.$(2) 2> /dev/null)}"
+UV = UV_INDEX_STRATEGY=unsafe-best-match UV_DEFAULT_INDEX=$(call OF_PIP,INDEX_URL,index-url) \
+  UV_INDEX=$(call OF_PIP,EXTRA_INDEX_URL,extra-index-url) UV_FIND_LINKS=$(call OF_PIP,FIND_LINKS,find-links) $(BIN)/uv
+INSTALL = { $(UV) pip install --python $(BIN)/python -c constraints.txt $(1) || \
+  $(PIP) install -c constraints.txt $(2); } $(call SHOW,$(3))
+EXTRAS = $(call INSTALL,-r pyproject.toml $(addprefix --extra ,$(1)),"bppsa-lightning[$(subst $() ,$(,),$(1))]",$(2))
+
 # What the build needs: torch's headers, CMake. constraints.txt pins the versions tested with.
+BUILDS_WITH := torch scikit-build-core "cmake>=3.28" ninja
 $(VENV)/.packages: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and \
 	  "Python 3.10 or newer is needed, found " + sys.version)'
 	@echo "Setting up $(VENV): torch and its libraries take about 5 GB and a minute or two."
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install -c constraints.txt torch scikit-build-core "cmake>=3.28" ninja $(call SHOW,packages)
+	@$(PIP) install --quiet -c constraints.txt uv || echo "No uv for this machine: pip installs, and takes a little longer."
+	@$(call INSTALL,$(BUILDS_WITH),$(BUILDS_WITH),packages)
 	@touch $@
 
 # The operators, compiled for this machine, and what the experiments import.
@@ -56,12 +68,12 @@ $(VENV)/.built: $(VENV)/.packages $(SOURCES)
 	@echo "Compiling the operators for this machine: [done/all]."
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --verbose --no-deps --no-build-isolation --editable . \
 	  $(call SHOW,build)
-	@$(PIP) install -c constraints.txt "bppsa-lightning[experiments]" $(call SHOW,experiments)
+	@$(call EXTRAS,experiments,experiments)
 	@touch $@
 
 # What only tests, lint, audio and the site need.
 $(VENV)/.developed: $(VENV)/.built constraints.txt
-	@$(PIP) install -c constraints.txt "bppsa-lightning[audio,test,lint,vision,docs]" $(call SHOW,develop)
+	@$(call EXTRAS,audio test lint vision docs,develop)
 	@touch $@
 
 train: build

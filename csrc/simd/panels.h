@@ -9,15 +9,12 @@
 
 namespace bppsa::BPPSA_ISA {
 
-// to[k * step + i] = column(c0 + i)[k], k below K, for the columns of a vector; zeros where there
-// is no column, or null.
-template <typename T, class Column>
-inline void rows_of_columns(int64_t K, int64_t c0, int64_t cols, const Column& column, T* to,
-                            int64_t step) {
+// to[k * step + i] = from[i][k], k below K, for the columns of a vector; zeros for a null column.
+// Heavy: compiled once a level (cpu/levels/products.cpp).
+template <typename T>
+void transpose_columns(int64_t K, const T* const* from, T* to, int64_t step) {
   constexpr int W = kMaxWidth<T>;
   using V = Vec<T, W>;
-  const T* from[W];
-  for (int i = 0; i < W; ++i) from[i] = c0 + i < cols ? column(c0 + i) : nullptr;
   int64_t k = 0;
   for (; k + W <= K; k += W) {
     V v[W];
@@ -27,6 +24,17 @@ inline void rows_of_columns(int64_t K, int64_t c0, int64_t cols, const Column& c
   }
   for (; k < K; ++k)
     for (int i = 0; i < W; ++i) to[k * step + i] = from[i] ? from[i][k] : T(0);
+}
+extern template void transpose_columns<float>(int64_t, const float* const*, float*, int64_t);
+extern template void transpose_columns<double>(int64_t, const double* const*, double*, int64_t);
+
+// The same for the columns c0, c0 + 1, … of `cols`: K numbers at column(c), zeros where it is null.
+template <typename T, class Column>
+inline void rows_of_columns(int64_t K, int64_t c0, int64_t cols, const Column& column, T* to,
+                            int64_t step) {
+  const T* from[kMaxWidth<T>];
+  for (int i = 0; i < kMaxWidth<T>; ++i) from[i] = c0 + i < cols ? column(c0 + i) : nullptr;
+  transpose_columns<T>(K, from, to, step);
 }
 
 // strip(first, n, panel) for the strips of tiles, of vectors `first` to first + n - 1.

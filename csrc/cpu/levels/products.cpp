@@ -11,5 +11,7 @@ template void Multiplier<float>::apart(int64_t, ConstRows<float>, ConstRows<floa
                                        Rows<float>) const;
 template void Multiplier<double>::apart(int64_t, ConstRows<double>, ConstRows<double>, int64_t,
                                         Rows<double>) const;
+template void transpose_columns<float>(int64_t, const float* const*, float*, int64_t);
+template void transpose_columns<double>(int64_t, const double* const*, double*, int64_t);
 
 }  // namespace bppsa::BPPSA_ISA

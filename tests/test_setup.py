@@ -1,0 +1,75 @@
+"""`make develop` with stand-ins for Python, pip and uv: who installs what, by whose settings."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PYTHON = """#!/bin/sh
+here=$(dirname "$0")
+case "$*" in
+  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$here/uv" "$3/bin/uv" ;;
+  *"pip config get global.index-url") echo https://example.org/simple ;;
+  *"pip config get "*) exit 1 ;;
+  *" pip "*) echo "pip $*" >> "$CALLS" ;;
+esac
+"""
+UV = """#!/bin/sh
+echo "uv $* at $UV_DEFAULT_INDEX, links $UV_FIND_LINKS" >> "$CALLS"
+exit $UV_STATUS
+"""
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """From uv's exit status and more variables to the calls of pip and uv, each a line."""
+
+    def installed(status: int, **variables: str) -> list[str]:
+        for name in ("Makefile", "constraints.txt", "pyproject.toml"):
+            shutil.copy(ROOT / name, tmp_path)
+        for name in ("csrc", "datasets", "tools"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "datasets" / "__init__.py").touch()
+        for name, text in (("python", PYTHON), ("uv", UV)):
+            (tmp_path / "tools" / name).write_text(text)
+            (tmp_path / "tools" / name).chmod(0o755)
+        calls = tmp_path / "calls"
+        kept = {
+            name: of for name, of in os.environ.items() if not name.startswith(("PIP_", "MAKE"))
+        }
+        subprocess.run(
+            ["make", "develop", "PYTHON=tools/python"],
+            cwd=tmp_path, check=True, capture_output=True,
+            env={**kept, "CALLS": str(calls), "UV_STATUS": str(status), **variables},
+        )  # fmt: skip
+        return calls.read_text().splitlines()
+
+    return installed
+
+
+def test_uv_installs_all_but_itself_and_the_package(installed):
+    calls = installed(0)
+    by_pip = [call for call in calls if call.startswith("pip")]
+    assert len(by_pip) == 2
+    assert by_pip[0].endswith(" uv") and "--editable ." in by_pip[1]
+    by_uv = [call for call in calls if call.startswith("uv")]
+    assert len(by_uv) == 3
+    assert " torch " in by_uv[0] and " --extra experiments " in by_uv[1]
+    assert " --extra audio --extra test --extra lint --extra vision --extra docs " in by_uv[2]
+    assert all("-c constraints.txt" in call for call in by_uv)
+
+
+def test_uv_looks_where_pip_does(installed):
+    calls = installed(0, PIP_FIND_LINKS="/wheels")
+    at = [call.partition(" at ")[2] for call in calls if call.startswith("uv")]
+    assert at == ["https://example.org/simple, links /wheels"] * 3
+
+
+def test_pip_installs_where_uv_does_not(installed):
+    by_pip = [call for call in installed(2) if call.startswith("pip")]
+    assert len(by_pip) == 5
+    assert " torch " in by_pip[1] and by_pip[3].endswith(" bppsa-lightning[experiments]")
+    assert by_pip[4].endswith(" bppsa-lightning[audio,test,lint,vision,docs]")
