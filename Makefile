@@ -59,7 +59,7 @@ $(VENV)/.packages: constraints.txt
 	  "Python 3.10 or newer is needed, found " + sys.version)'
 	@echo "Setting up $(VENV): torch and its libraries take about 5 GB and a minute or two."
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --quiet -c constraints.txt uv || echo "No uv for this machine: pip installs, and takes a little longer."
+	@$(PIP) install -qq -c constraints.txt uv || echo "No uv for this machine: pip installs, and takes a little longer."
 	@$(call INSTALL,$(BUILDS_WITH),$(BUILDS_WITH),packages)
 	@touch $@
 

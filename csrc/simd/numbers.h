@@ -2,6 +2,10 @@
 // widened to float32 at each load and rounded to nearest-even at each store.
 #pragma once
 
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
 #include "../requests/plan.h"
 #include "isa.h"
 
@@ -30,11 +34,15 @@ BPPSA_INLINE float widen(float x) { return x; }
 BPPSA_INLINE double widen(double x) { return x; }
 BPPSA_INLINE float widen(BFloat16 x) { return as_float(uint32_t(x.bits) << 16); }
 BPPSA_INLINE float widen(Float16 x) {
+#ifdef __F16C__
+  return _cvtsh_ss(x.bits);
+#else
   const uint32_t sign = uint32_t(x.bits & 0x8000) << 16;
   const uint32_t rest = x.bits & 0x7fff;
   if (rest >= 0x7c00) return as_float(sign | 0x7f800000 | (rest & 0x3ff) << 13);
   // Exact for subnormals too: the product by 2^112 re-biases the exponent.
   return as_float(sign | as_bits(as_float(rest << 13) * 0x1p112f));
+#endif
 }
 
 template <typename S>
@@ -49,6 +57,9 @@ BPPSA_INLINE BFloat16 narrow<BFloat16>(float x) {
 }
 template <>
 BPPSA_INLINE Float16 narrow<Float16>(float x) {
+#ifdef __F16C__
+  return {_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT)};
+#else
   const uint32_t bits = as_bits(x);
   const uint16_t sign = uint16_t((bits >> 16) & 0x8000);
   const uint32_t rest = bits & 0x7fffffff;
@@ -60,6 +71,7 @@ BPPSA_INLINE Float16 narrow<Float16>(float x) {
     return {uint16_t(sign | (as_bits(as_float(rest) + 0.5f) - 0x3f000000))};
   }
   return {uint16_t(sign | ((rest - 0x38000000 + 0xfff + ((rest >> 13) & 1)) >> 13))};
+#endif
 }
 
 // A type as an argument.

@@ -107,6 +107,16 @@ def diagonal_scan():
             tests.test_every_plan_and_layout_equals_the_oracle(shape, dtype, "cpu")
 
 
+def halves():
+    from ops import test_halves as tests
+
+    for dtype in tests.HALVES:
+        for layout in tests.LAYOUTS:
+            tests.test_every_number_is_read_and_written_as_it_is(dtype, layout)
+            tests.test_products_are_rounded_as_pytorch_rounds(dtype, layout)
+            tests.test_a_dense_chain_is_the_float32_one_rounded(dtype, 20, layout)
+
+
 def recurrent_layers():
     plan = planner.plan
     try:
@@ -142,7 +152,9 @@ def sparse_layers():
                 )
 
 
-CHECKS = {f.__name__: f for f in (reverse_scan, diagonal_scan, recurrent_layers, sparse_layers)}
+CHECKS = {
+    f.__name__: f for f in (reverse_scan, diagonal_scan, halves, recurrent_layers, sparse_layers)
+}
 
 
 def main():

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../../requests/scans.h"
-#include "../../simd/numbers.h"
+#include "../../simd/halves.h"
 #include "../../simd/products.h"
 
 namespace bppsa::BPPSA_ISA {
@@ -25,8 +25,13 @@ struct DenseChain {
   // The matrix by rows of J (columns of J^T), in memory or gathered into `scratch`.
   const T* jacobian(int64_t t, int64_t b, T* scratch) const {
     const S* p = jac(t, b);
-    if constexpr (!kWidened)
+    if constexpr (!kWidened) {
       if (request.jac_stride[2] == 1 && request.jac_stride[3] == H) return p;
+    } else if (request.jac_stride[2] == 1) {
+      for (int64_t c = 0; c < H; ++c)
+        widen_row(H, p + c * request.jac_stride[3], 1, scratch + c * H);
+      return scratch;
+    }
     for (int64_t r = 0; r < H; ++r)
       for (int64_t c = 0; c < H; ++c)
         scratch[c * H + r] = widen(p[r * request.jac_stride[2] + c * request.jac_stride[3]]);
@@ -41,12 +46,12 @@ struct DenseChain {
   void direct(int64_t t, int64_t b, T* u) const {
     const S* p = static_cast<const S*>(request.grad) + t * request.grad_stride[0] +
                  b * request.grad_stride[1];
-    for (int64_t h = 0; h < H; ++h) u[h] = widen(p[h * request.grad_stride[2]]);
+    widen_row(H, p, request.grad_stride[2], u);
   }
 
   void keep(int64_t t, int64_t b, const T* g) const {
     S* p = static_cast<S*>(request.out) + t * request.out_step + b * H;
-    for (int64_t h = 0; h < H; ++h) p[h] = narrow<S>(g[h]);
+    narrow_row(H, g, p);
   }
 
   void last(int64_t b, int64_t n, T* g) const {
@@ -68,9 +73,13 @@ struct DenseChain {
   void apply(int64_t t, int64_t b, const T* g, T* out, T* scratch) const {
     T* u = scratch + H * H;
     direct(t - 1, b, u);
-    if constexpr (!kWidened)
-      if (request.jac_stride[3] == 1)
-        return times_vector(H, H, {jac(t, b), request.jac_stride[2]}, g, u, out);
+    if (request.jac_stride[3] == 1) {
+      const S* j = jac(t, b);
+      if constexpr (!kWidened) return times_vector(H, H, {j, request.jac_stride[2]}, g, u, out);
+      for (int64_t r = 0; r < H; ++r)
+        widen_row(H, j + r * request.jac_stride[2], 1, scratch + r * H);
+      return times_vector(H, H, {scratch, H}, g, u, out);
+    }
     product(1, g, jacobian(t, b, scratch), u, out);
   }
 

@@ -16,8 +16,7 @@
 #pragma once
 
 #include "../../requests/scans.h"
-#include "../../simd/numbers.h"
-#include "../../simd/vec.h"
+#include "../../simd/halves.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -40,9 +39,7 @@ BPPSA_INLINE Numbers<Real, W> load_as(const S* p) {
   } else if constexpr (sizeof(S) >= 4) {
     return __builtin_convertvector((load<S, W>(p)), Vec<Real, W>);
   } else {
-    Vec<float, W> v;
-    for (int i = 0; i < W; ++i) v[i] = widen(p[i]);
-    return __builtin_convertvector(v, Vec<Real, W>);
+    return __builtin_convertvector(widen_all<W>(p), Vec<Real, W>);
   }
 }
 
@@ -53,7 +50,7 @@ BPPSA_INLINE void store_as(S* p, Numbers<Real, W> v) {
   else if constexpr (sizeof(S) >= 4)
     store<S, W>(p, v);
   else
-    for (int i = 0; i < W; ++i) p[i] = narrow<S>(v[i]);
+    narrow_all<W>(v, p);
 }
 
 template <typename S, int kElements>
