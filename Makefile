@@ -47,7 +47,8 @@ SHOW = > >(tee $(VENV)/$(1).log | grep --line-buffered -E '$(SHOWN)' | sed -u 's
 # packages where pip does; where it can't serve, pip does.
 OF_PIP = "$${PIP_$(1):-$$($(BIN)/python -m pip config get global.$(2) 2> /dev/null)}"
 UV = UV_INDEX_STRATEGY=unsafe-best-match UV_DEFAULT_INDEX=$(call OF_PIP,INDEX_URL,index-url) \
-  UV_INDEX=$(call OF_PIP,EXTRA_INDEX_URL,extra-index-url) UV_FIND_LINKS=$(call OF_PIP,FIND_LINKS,find-links) $(BIN)/uv
+  UV_INDEX=$(call OF_PIP,EXTRA_INDEX_URL,extra-index-url) \
+  UV_FIND_LINKS="$$(echo $(call OF_PIP,FIND_LINKS,find-links) | xargs | tr ' ' ,)" $(BIN)/uv
 INSTALL = { $(UV) pip install --python $(BIN)/python -c constraints.txt $(1) || \
   $(PIP) install -c constraints.txt $(2); } $(call SHOW,$(3))
 EXTRAS = $(call INSTALL,-r pyproject.toml $(addprefix --extra ,$(1)),"bppsa-lightning[$(subst $() ,$(,),$(1))]",$(2))

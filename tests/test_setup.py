@@ -63,9 +63,9 @@ def test_uv_installs_all_but_itself_and_the_package(installed):
 
 
 def test_uv_looks_where_pip_does(installed):
-    calls = installed(0, PIP_FIND_LINKS="/wheels")
+    calls = installed(0, PIP_FIND_LINKS="/wheels /more")
     at = [call.partition(" at ")[2] for call in calls if call.startswith("uv")]
-    assert at == ["https://example.org/simple, links /wheels"] * 3
+    assert at == ["https://example.org/simple, links /wheels,/more"] * 3
 
 
 def test_pip_installs_where_uv_does_not(installed):
