@@ -43,12 +43,11 @@ SHOWN := ^ *(Collecting|Downloading|Installing collected|Prepared|Installed|-- b
 SHOW = > >(tee $(VENV)/$(1).log | grep --line-buffered -E '$(SHOWN)' | sed -u 's/^\(.\{100\}\).*/\1/') 2>&1 \
   || { tail -n 60 $(VENV)/$(1).log; exit 1; }
 
-# uv installs in half a minute what takes pip two and a half. It gets pip's own settings, and looks for
-# packages where pip does; where it can't serve, pip does.
-OF_PIP = "$${PIP_$(1):-$$($(BIN)/python -m pip config get global.$(2) 2> /dev/null)}"
-UV = UV_INDEX_STRATEGY=unsafe-best-match UV_DEFAULT_INDEX=$(call OF_PIP,INDEX_URL,index-url) \
-  UV_INDEX=$(call OF_PIP,EXTRA_INDEX_URL,extra-index-url) \
-  UV_FIND_LINKS="$$(echo $(call OF_PIP,FIND_LINKS,find-links) | xargs | tr ' ' ,)" $(BIN)/uv
+# uv installs in half a minute what takes pip two and a half. It looks for packages where pip did for uv,
+# in that order; where it can't serve, pip does.
+LOOKED_IN = sed -n 's/^Looking in $(1): //p' $(VENV)/uv.log
+UV = UV_INDEX_STRATEGY=unsafe-best-match UV_DEFAULT_INDEX="$$($(call LOOKED_IN,indexes) | cut -d, -f1)" \
+  UV_INDEX="$$($(call LOOKED_IN,indexes) | tr -d ,)" UV_FIND_LINKS="$$($(call LOOKED_IN,links) | tr -d ' ')" $(BIN)/uv
 INSTALL = { $(UV) pip install --python $(BIN)/python -c constraints.txt $(1) || \
   $(PIP) install -c constraints.txt $(2); } $(call SHOW,$(3))
 EXTRAS = $(call INSTALL,-r pyproject.toml $(addprefix --extra ,$(1)),"bppsa-lightning[$(subst $() ,$(,),$(1))]",$(2))
@@ -60,7 +59,8 @@ $(VENV)/.packages: constraints.txt
 	  "Python 3.10 or newer is needed, found " + sys.version)'
 	@echo "Setting up $(VENV): torch and its libraries take about 5 GB and a minute or two."
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install -qq -c constraints.txt uv || echo "No uv for this machine: pip installs, and takes a little longer."
+	@$(PIP) install -c constraints.txt uv > $(VENV)/uv.log 2>&1 \
+	  || echo "No uv for this machine: pip installs, and takes a little longer."
 	@$(call INSTALL,$(BUILDS_WITH),$(BUILDS_WITH),packages)
 	@touch $@
 

@@ -12,13 +12,11 @@ PYTHON = """#!/bin/sh
 here=$(dirname "$0")
 case "$*" in
   "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$here/uv" "$3/bin/uv" ;;
-  *"pip config get global.index-url") echo https://example.org/simple ;;
-  *"pip config get "*) exit 1 ;;
-  *" pip "*) echo "pip $*" >> "$CALLS" ;;
+  *" pip "*) echo "pip $*" >> "$CALLS"; printf "%b" "$LOOKED" ;;
 esac
 """
 UV = """#!/bin/sh
-echo "uv $* at $UV_DEFAULT_INDEX, links $UV_FIND_LINKS" >> "$CALLS"
+echo "uv $* at [$UV_DEFAULT_INDEX] [$UV_INDEX] [$UV_FIND_LINKS]" >> "$CALLS"
 exit $UV_STATUS
 """
 
@@ -62,10 +60,21 @@ def test_uv_installs_all_but_itself_and_the_package(installed):
     assert all("-c constraints.txt" in call for call in by_uv)
 
 
-def test_uv_looks_where_pip_does(installed):
-    calls = installed(0, PIP_FIND_LINKS="/wheels /more")
+@pytest.mark.parametrize(
+    ("looked", "wanted"),
+    [
+        ("", "[] [] []"),
+        ("Looking in links: /wheels\\n", "[] [] [/wheels]"),
+        (
+            "Looking in indexes: https://a/simple, file:///b\\nLooking in links: /c, /d\\n",
+            "[https://a/simple] [https://a/simple file:///b] [/c,/d]",
+        ),
+    ],
+)
+def test_uv_looks_where_pip_does_and_in_that_order(installed, looked, wanted):
+    calls = installed(0, LOOKED=looked)
     at = [call.partition(" at ")[2] for call in calls if call.startswith("uv")]
-    assert at == ["https://example.org/simple, links /wheels,/more"] * 3
+    assert at == [wanted] * 3
 
 
 def test_pip_installs_where_uv_does_not(installed):
