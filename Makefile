@@ -48,8 +48,10 @@ SHOW = > >(tee $(VENV)/$(1).log | grep --line-buffered -E '$(SHOWN)' | sed -u 's
 LOOKED_IN = sed -n 's/^Looking in $(1): //p' $(VENV)/uv.log
 UV = UV_INDEX_STRATEGY=unsafe-best-match UV_DEFAULT_INDEX="$$($(call LOOKED_IN,indexes) | cut -d, -f1)" \
   UV_INDEX="$$($(call LOOKED_IN,indexes) | tr -d ,)" UV_FIND_LINKS="$$($(call LOOKED_IN,links) | tr -d ' ')" $(BIN)/uv
-INSTALL = { $(UV) pip install --python $(BIN)/python -c constraints.txt $(1) || \
-  $(PIP) install -c constraints.txt $(2); } $(call SHOW,$(3))
+# A uv that is killed leaves half of a package, which it takes for whole later on: then all is installed again.
+INSTALL = { again=$$([ ! -e $(VENV)/.begun ] || echo --reinstall); touch $(VENV)/.begun; \
+  { $(UV) pip install $$again --python $(BIN)/python -c constraints.txt $(1) || \
+  { [ $$? -lt 128 ] && $(PIP) install -c constraints.txt $(2); }; } && rm $(VENV)/.begun; } $(call SHOW,$(3))
 EXTRAS = $(call INSTALL,-r pyproject.toml $(addprefix --extra ,$(1)),"bppsa-lightning[$(subst $() ,$(,),$(1))]",$(2))
 
 # What the build needs: torch's headers, CMake. constraints.txt pins the versions tested with.

@@ -25,11 +25,11 @@ exit $UV_STATUS
 def installed(tmp_path):
     """From uv's exit status and more variables to the calls of pip and uv, each a line."""
 
-    def installed(status: int, **variables: str) -> list[str]:
+    def installed(status: int, fails: bool = False, **variables: str) -> list[str]:
         for name in ("Makefile", "constraints.txt", "pyproject.toml"):
             shutil.copy(ROOT / name, tmp_path)
         for name in ("csrc", "datasets", "tools"):
-            (tmp_path / name).mkdir()
+            (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / "datasets" / "__init__.py").touch()
         for name, text in (("python", PYTHON), ("uv", UV)):
             (tmp_path / "tools" / name).write_text(text)
@@ -38,11 +38,13 @@ def installed(tmp_path):
         kept = {
             name: of for name, of in os.environ.items() if not name.startswith(("PIP_", "MAKE"))
         }
-        subprocess.run(
+        calls.write_text("")
+        ran = subprocess.run(
             ["make", "develop", "PYTHON=tools/python"],
-            cwd=tmp_path, check=True, capture_output=True,
+            cwd=tmp_path, capture_output=True,
             env={**kept, "CALLS": str(calls), "UV_STATUS": str(status), **variables},
         )  # fmt: skip
+        assert bool(ran.returncode) == fails, ran.stderr
         return calls.read_text().splitlines()
 
     return installed
@@ -82,3 +84,10 @@ def test_pip_installs_where_uv_does_not(installed):
     assert len(by_pip) == 5
     assert " torch " in by_pip[1] and by_pip[3].endswith(" bppsa-lightning[experiments]")
     assert by_pip[4].endswith(" bppsa-lightning[audio,test,lint,vision,docs]")
+
+
+def test_after_a_uv_that_was_killed_all_is_installed_again(installed):
+    [by_pip, killed] = installed(137, fails=True)
+    assert by_pip.endswith(" uv") and "--reinstall" not in killed  # pip would take half for whole
+    by_uv = [call for call in installed(0) if call.startswith("uv")]
+    assert ["--reinstall" in call for call in by_uv] == [True, False, False]

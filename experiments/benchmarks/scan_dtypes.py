@@ -1,12 +1,12 @@
 """Scans of 16-bit floats beside those of float32, and beside a loop in PyTorch.
 
-    python -m experiments.benchmarks.scan_dtypes            # with all threads of torch
+    python -m experiments.benchmarks.scan_dtypes            # with one thread, and all of torch's
     python -m experiments.benchmarks.scan_dtypes --threads 1 --record
 
 `bl.ops.diagonal_scan`, `linear_recurrence` and `reverse_scan` (dense matrices) of T steps, forward
 only, by the planner's choice. The loop is PyTorch's own operators in float32, a step at a time.
-apart is how far 16-bit results are from those of float32 arithmetic on the same numbers, rounded:
-zero but for what a chunked scan adds in another order. Writes scan_dtypes_cpu.json.
+apart is how far a 16-bit result is from a float32 scan of the same numbers, rounded, as a share of
+the largest. Writes scan_dtypes_cpu.json.
 """
 
 import argparse

@@ -40,4 +40,4 @@ def test_the_quote_names_the_extremes(monkeypatch):
     monkeypatch.setattr(quotes, "read", lambda name: record)
     said = quotes.sixteen_bits("records")
     assert "bfloat16 takes 1.0 to 5.0 times" in said and "float16 2.0 to 10.0 times" in said
-    assert "3.0 to 15.0 times" in said and "records/scan_dtypes_cpu.json" in said
+    assert "takes 3.0 to 15.0 times" in said and "records/scan_dtypes_cpu.json" in said

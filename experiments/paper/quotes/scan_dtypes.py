@@ -15,9 +15,9 @@ def sixteen_bits(records: str) -> str:
         return f"{min(ratios):.1f} to {max(ratios):.1f}"
 
     return (
-        f"A scan of bfloat16 takes {range_of('bfloat16')} times as long as one of float32, of "
-        f"float16 {range_of('float16')} times; PyTorch's own operators, a step at a time in "
-        f"float32, {range_of('loop')} times. {source(records, NAME, record)}"
+        f"A scan in bfloat16 takes {range_of('bfloat16')} times as long as in float32, in float16 "
+        f"{range_of('float16')} times. A loop over the steps with PyTorch's operators, in float32, "
+        f"takes {range_of('loop')} times as long. {source(records, NAME, record)}"
     )
 
 
