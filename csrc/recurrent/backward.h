@@ -28,13 +28,13 @@ struct LayerBackward {
   const Parallel& parallel;
   const Layer<T> layer{request};
   const int64_t B = layer.B, state = Chain::state(layer);
-  const int64_t row = ParameterGradients<Cell>::row_width(layer);
+  const int64_t row = kRowsOfD<Cell>.width(layer);
   const int64_t kept_row = Cell::kKept * layer.padded;
   // Whether the gates were not kept: they are computed again, a slab at a time.
   const bool recomputes = request.kept_width != kept_row;
   const BackwardWeights<T> weights{layer, Cell::kGates};
-  const PackedWeights<Cell> forward_weights{layer, recomputes};
-  ParameterGradients<Cell> gradients{layer, request, parallel};
+  const PackedWeightsOf<Cell> forward_weights{kGatesOfSlots<Cell>, layer, recomputes};
+  ParameterGradients<T> gradients{kRowsOfD<Cell>, layer, request, parallel};
 
   // Memory of a slab's rows.
   struct Memory {

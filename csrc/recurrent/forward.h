@@ -18,7 +18,7 @@ struct InputPart {
   static constexpr int64_t kRows = 128;
 
   const Layer<T>& layer;
-  const PackedWeights<Cell>& weights;
+  const PackedWeightsOf<Cell>& weights;
   const int64_t b, n;  // samples [b, b + n)
   const int64_t width = weights.input_width;
   const int64_t steps = weights.input_apart ? min(ceil_div(kRows, n), layer.steps) : 0;
@@ -56,7 +56,7 @@ struct InputPart {
 // kAlone, so that none is left.
 template <class Cell, bool kAlone, typename T = typename Cell::T>
 void forward_group(const RecurrentForwardRequest& request, const Layer<T>& layer,
-                   const PackedWeights<Cell>& weights, int64_t b, int64_t samples) {
+                   const PackedWeightsOf<Cell>& weights, int64_t b, int64_t samples) {
   const int64_t n = kAlone ? 1 : samples;
   const int64_t H = layer.H, P = layer.P;
   const int64_t width = whole_vectors<T>(H), output_width = whole_vectors<T>(P);
@@ -113,7 +113,7 @@ template <class Cell>
 void layer_forward(const RecurrentForwardRequest& request, const Parallel& parallel) {
   using T = typename Cell::T;
   const Layer<T> layer(request);
-  const PackedWeights<Cell> weights(layer);
+  const PackedWeightsOf<Cell> weights(kGatesOfSlots<Cell>, layer);
   const SampleGroups groups(layer.B, parallel.threads);
   for_each_index(parallel, groups.count, [&](int64_t i) {
     const auto forward =

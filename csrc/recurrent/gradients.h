@@ -3,118 +3,65 @@
 // Every one is a product over (step, sample): grad W = sum of d^T [input]. Each worker takes a
 // share of the rows and adds to sums of its own, kept transposed (input by gate) so that vectors
 // lie along the gates; they are added up in the order of the workers when all is done.
+//
+// Compiled once a level (cpu/levels/recurrent_weights.cpp): of a cell they need no more than what
+// its rows of d go with.
 #pragma once
 
+#include "../simd/parallel.h"
 #include "chain.h"
 
 namespace bppsa::BPPSA_ISA {
 
-template <class Cell, typename T = typename Cell::T>
+// What a cell says of its rows of d (cells/cell.h).
+struct RowsOfD {
+  int gates, rows, first_recurrent;
+  bool sees_c;
+  int input_gate[4];  // of the first `gates`
+
+  // Numbers in a row, so that each range of it can be read in whole vectors.
+  template <typename T>
+  int64_t width(const Layer<T>& layer) const {
+    const int64_t padded = layer.padded;
+    const int64_t of_gates = first_recurrent * padded + whole_vectors<T>(gates * padded);
+    return layer.w_hr ? max(of_gates, rows * padded + layer.padded_P + whole_vectors<T>(padded))
+                      : of_gates;
+  }
+
+  // Whether the gradient of b_hh is not that of b_ih.
+  bool own_recurrent_bias() const { return first_recurrent || sees_c; }
+  // Whether the rows are in another order than torch's gates.
+  bool permuted() const { return input_gate[0] != 0; }
+};
+template <class Cell>
+constexpr RowsOfD kRowsOfD = [] {
+  RowsOfD rows{Cell::kGates, Cell::kRows, Cell::kFirstRecurrentRow, kSeesC<Cell>, {}};
+  for (int row = 0; row < Cell::kGates; ++row) rows.input_gate[row] = Cell::input_gate(row);
+  return rows;
+}();
+
+template <typename T>
 class ParameterGradients {
  public:
-  // Numbers in a row of d, so that each range of it can be read in whole vectors.
-  static int64_t row_width(const Layer<T>& layer) {
-    const int64_t padded = layer.padded;
-    const int64_t gates =
-        Cell::kFirstRecurrentRow * padded + whole_vectors<T>(Cell::kGates * padded);
-    return layer.w_hr ? max(gates, Cell::kRows * padded + layer.padded_P + whole_vectors<T>(padded))
-                      : gates;
-  }
-
-  ParameterGradients(const Layer<T>& layer, const RecurrentBackwardRequest& request,
-                     const Parallel& parallel)
-      : layer_(layer), request_(request), workers_(parallel.threads), given_(parallel) {
-    for_each_index(parallel_, workers_, [&](int64_t worker) {
-      std::memset(sums_.data + worker * size_, 0, size_ * sizeof(T));
-    });
-    if (request.grad_x && layer.w_ih) arrange_w_ih();
-  }
+  ParameterGradients(const RowsOfD& row, const Layer<T>& layer,
+                     const RecurrentBackwardRequest& request, const Parallel& parallel);
 
   // Adds the rows of a slab to the sums of one worker.
-  void add(int64_t worker, const SlabGradients<T>& slab) const {
-    if (slab.hi <= slab.lo || slab.n <= 0) return;
-    const int64_t P = layer_.P, padded = layer_.padded, steps = slab.steps(), n = slab.n;
-    const Sums to = sums(worker);
-    // From column c of d on, and row `first` of the slab's steps.
-    const auto d = [&](int64_t c, int64_t first = 0) {
-      return StepRows<const T>{slab.d.at(first, 0).data + c, slab.d.step, slab.d.sample};
-    };
-    const auto from = [&](const StepRows<const T>& all, int64_t step) {
-      return StepRows<const T>{all.at(step, slab.b).data, all.step, all.sample};
-    };
-    const int64_t recurrent = Cell::kFirstRecurrentRow * padded;
-    const T one = 1;
-    if (request_.grad_w_ih)
-      add_transposed_product<T>(steps, n, layer_.I, N_, from(layer_.inputs, slab.lo), d(0), to.x);
-    if (request_.grad_w_hh) {
-      if (slab.lo == 0 && layer_.h0)
-        add_transposed_product<T>(1, n, P, N_, {layer_.h(0, slab.b).data, 0, P}, d(recurrent),
-                                  to.h);
-      const int64_t skip = slab.lo == 0;
-      if (steps > skip)
-        add_transposed_product<T>(steps - skip, n, P, N_, from(layer_.output, slab.lo + skip - 1),
-                                  d(recurrent, skip), to.h);
-    }
-    if constexpr (kSeesC<Cell>)
-      if (request_.grad_b_hh) add_peepholes(slab, to.bias_h);
-    if (request_.grad_b_ih || (request_.grad_b_hh && !kOwnRecurrentBias))
-      add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, d(0), to.bias_x);
-    if (request_.grad_b_hh && Cell::kFirstRecurrentRow)
-      add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, d(recurrent), to.bias_h);
-    if (request_.grad_w_hr)
-      add_transposed_product<T>(steps, n, P, whole_vectors<T>(padded), d(Cell::kRows * padded),
-                                d(Cell::kRows * padded + layer_.padded_P), to.hr);
-    if (request_.grad_x)
-      for (int64_t t = slab.lo; t < slab.hi; ++t) grad_x(t, slab.b, n, slab.d.at(t - slab.lo, 0));
-  }
+  void add(int64_t worker, const SlabGradients<T>& slab) const;
 
   // Adds the rows of a slab, shared out to `count` workers from `first` on: share i of them. (What
   // the forward kept of the slab is another's by now, see LayerBackward::in_a_pipeline.)
-  void add_share(int64_t first, int64_t i, int64_t count, SlabGradients<T> slab) const {
-    if (slab.steps() >= count) {
-      const int64_t lo = slab.lo, steps = slab.steps();
-      slab.lo = lo + steps * i / count;
-      slab.hi = lo + steps * (i + 1) / count;
-      slab.d.data = slab.d.at(slab.lo - lo, 0).data;
-    } else {
-      const int64_t b = slab.n * i / count;
-      slab.d.data = slab.d.at(0, b).data;
-      slab.b += b;
-      slab.n = slab.n * (i + 1) / count - b;
-    }
-    add(first + i, slab);
-  }
+  void add_share(int64_t first, int64_t i, int64_t count, SlabGradients<T> slab) const;
 
   // What the rows of a slab would add if they were zeros.
-  void add_nothing(const SlabGradients<T>& slab) const {
-    if (!request_.grad_x) return;
-    for (int64_t t = slab.lo; t < slab.hi; ++t)
-      for (int64_t r = 0; r < slab.n; ++r)
-        std::memset(grad_x_row(t, slab.b + r), 0, layer_.I * sizeof(T));
-  }
+  void add_nothing(const SlabGradients<T>& slab) const;
 
   // Writes the gradients.
-  void finish() {
-    add_up_workers();
-    const Sums of_all = sums(0);
-    const int64_t H = layer_.H;
-    scatter(of_all.x, layer_.I, request_.grad_w_ih, kPermuted);
-    scatter(of_all.h, layer_.P, request_.grad_w_hh, false);
-    scatter(of_all.bias_x, 1, request_.grad_b_ih, kPermuted);
-    scatter(kOwnRecurrentBias ? of_all.bias_h : of_all.bias_x, 1, request_.grad_b_hh, false);
-    if (request_.grad_w_hr)
-      for (int64_t p = 0; p < layer_.P; ++p)
-        std::memcpy(static_cast<T*>(request_.grad_w_hr) + p * H,
-                    of_all.hr + p * whole_vectors<T>(layer_.padded), H * sizeof(T));
-  }
+  void finish();
 
  private:
-  // Whether the gradient of b_hh is not that of b_ih.
-  static constexpr bool kOwnRecurrentBias = Cell::kFirstRecurrentRow || kSeesC<Cell>;
-  static constexpr bool kPermuted = Cell::input_gate(0) != 0;
-  static constexpr int64_t kNarrow = 4;
-  bool narrow() const { return layer_.I < kNarrow; }
-  bool rearranged() const { return kPermuted || narrow() || layer_.H != layer_.padded; }
+  bool narrow() const { return layer_.I < 4; }
+  bool rearranged() const { return row_.permuted() || narrow() || layer_.H != layer_.padded; }
 
   // A worker's: of the weights, of the biases that go with W_ih and of those that go with W_hh.
   struct Sums {
@@ -128,89 +75,22 @@ class ParameterGradients {
     return {x, h, hr, bias, bias + N_};
   }
 
-  // Of peepholes: each gate's gradient times what it has seen of c, the last one's that after the
-  // step.
-  void add_peepholes(const SlabGradients<T>& slab, T* sums) const {
-    const int64_t H = layer_.H, padded = layer_.padded;
-    for (int64_t t = slab.lo + 1; t <= slab.hi; ++t)
-      for (int64_t r = 0; r < slab.n; ++r) {
-        const T* d = slab.d.at(t - 1 - slab.lo, 0)[r];
-        const T *before = layer_.c(t - 1, slab.b).at(r, 0), *after = layer_.c(t, slab.b)[r];
-        for (int gate = 0; gate < Cell::kGates; ++gate) {
-          const T* c = gate == Cell::kGates - 1 ? after : before;
-          for (int64_t k = 0; c && k < H; ++k)
-            sums[gate * padded + k] += d[gate * padded + k] * c[k];
-        }
-      }
-  }
-
-  // To the sums of the first. A share of the numbers, of all workers, is one thread's.
-  void add_up_workers() {
-    constexpr int64_t kShare = 1 << 12;
-    for_each_index(parallel_, ceil_div(size_, kShare), [&](int64_t share) {
-      const int64_t begin = share * kShare, end = min(begin + kShare, size_);
-      for (int w = 1; w < workers_; ++w)
-        for (int64_t i = begin; i < end; ++i) sums_.data[i] += sums_.data[w * size_ + i];
-    });
-  }
-
+  void add_peepholes(const SlabGradients<T>& slab, T* sums) const;
+  void add_up_workers();
   T* grad_x_row(int64_t t, int64_t b) const {
     return static_cast<T*>(request_.grad_x) + t * request_.grad_x_stride[0] +
            b * request_.grad_x_stride[1];
   }
+  void grad_x(int64_t t, int64_t b, int64_t n, Rows<T> d) const;
+  void arrange_w_ih();
+  void scatter(const T* sum, int64_t inputs, void* grad, bool permuted) const;
 
-  // Of step t + 1.
-  void grad_x(int64_t t, int64_t b, int64_t n, Rows<T> d) const {
-    const int64_t I = layer_.I, H = layer_.H;
-    const Rows<T> out{grad_x_row(t, b), request_.grad_x_stride[1]};
-    if (!layer_.w_ih) {
-      for (int64_t r = 0; r < n; ++r)
-        for (int row = 0; row < Cell::kGates; ++row)
-          std::memcpy(out[r] + Cell::input_gate(row) * H, d[r] + row * layer_.padded,
-                      H * sizeof(T));
-      return;
-    }
-    if (!narrow())
-      return multiply_x_(n, K_, I, {d.data, d.ld}, rearranged() ? w_ih_.data : layer_.w_ih, {},
-                         out);
-    for (int64_t r = 0; r < n; ++r)
-      matrix_times_vector_of_width<T, kMaxWidth<T>>(I, K_, {w_ih_.data, K_}, d[r], nullptr, out[r]);
-  }
-
-  // W_ih with its gates in d's order, padded; transposed if narrow.
-  void arrange_w_ih() {
-    const int64_t I = layer_.I, H = layer_.H, padded = layer_.padded;
-    multiply_x_ = multiply_rows<T>(I);
-    if (!rearranged()) return;
-    for (int64_t j = 0; j < K_; ++j) {
-      const int64_t gate = Cell::input_gate(j / padded), unit = j % padded;
-      for (int64_t i = 0; i < I; ++i)
-        w_ih_.data[narrow() ? i * K_ + j : j * I + i] =
-            unit < H ? layer_.w_ih[(gate * H + unit) * I + i] : T(0);
-    }
-  }
-
-  // grad (GH x inputs) from a sum kept as (inputs x N), gates in torch's order.
-  void scatter(const T* sum, int64_t inputs, void* grad, bool permuted) const {
-    if (!grad) return;
-    const int64_t H = layer_.H;
-    constexpr int64_t kBlock = 16;
-    const int64_t blocks = ceil_div(H, kBlock);
-    for_each_index(parallel_, Cell::kGates * blocks, [&](int64_t n) {
-      const int64_t row = n / blocks, j0 = n % blocks * kBlock;
-      const int64_t gate = permuted ? Cell::input_gate(row) : row;
-      for (int64_t i = 0; i < inputs; ++i)
-        for (int64_t j = j0; j < min(j0 + kBlock, H); ++j)
-          static_cast<T*>(grad)[(gate * H + j) * inputs + i] =
-              sum[i * N_ + row * layer_.padded + j];
-    });
-  }
-
+  const RowsOfD row_;
   const Layer<T>& layer_;
   const RecurrentBackwardRequest& request_;
   const int workers_;
   const Parallel& given_;
-  const int64_t K_ = Cell::kGates * layer_.padded, N_ = whole_vectors<T>(K_);
+  const int64_t K_ = row_.gates * layer_.padded, N_ = whole_vectors<T>(K_);
   const int64_t size_x_ = request_.grad_w_ih ? layer_.I * N_ : 0;
   const int64_t size_h_ = request_.grad_w_hh ? layer_.P * N_ : 0;
   const int64_t size_hr_ = request_.grad_w_hr ? layer_.P * whole_vectors<T>(layer_.padded) : 0;
@@ -221,5 +101,169 @@ class ParameterGradients {
   Buffer<T> w_ih_{request_.grad_x && layer_.w_ih && rearranged() ? K_ * layer_.I : 0};
   MultiplyRows<T> multiply_x_ = nullptr;
 };
+
+extern template class ParameterGradients<float>;
+extern template class ParameterGradients<double>;
+
+template <typename T>
+ParameterGradients<T>::ParameterGradients(const RowsOfD& row, const Layer<T>& layer,
+                                          const RecurrentBackwardRequest& request,
+                                          const Parallel& parallel)
+    : row_(row), layer_(layer), request_(request), workers_(parallel.threads), given_(parallel) {
+  for_each_index(parallel_, workers_, [&](int64_t worker) {
+    std::memset(sums_.data + worker * size_, 0, size_ * sizeof(T));
+  });
+  if (request.grad_x && layer.w_ih) arrange_w_ih();
+}
+
+template <typename T>
+void ParameterGradients<T>::add(int64_t worker, const SlabGradients<T>& slab) const {
+  if (slab.hi <= slab.lo || slab.n <= 0) return;
+  const int64_t P = layer_.P, padded = layer_.padded, steps = slab.steps(), n = slab.n;
+  const Sums to = sums(worker);
+  // From column c of d on, and row `first` of the slab's steps.
+  const auto d = [&](int64_t c, int64_t first = 0) {
+    return StepRows<const T>{slab.d.at(first, 0).data + c, slab.d.step, slab.d.sample};
+  };
+  const auto from = [&](const StepRows<const T>& all, int64_t step) {
+    return StepRows<const T>{all.at(step, slab.b).data, all.step, all.sample};
+  };
+  const int64_t recurrent = row_.first_recurrent * padded;
+  const T one = 1;
+  if (request_.grad_w_ih)
+    add_transposed_product<T>(steps, n, layer_.I, N_, from(layer_.inputs, slab.lo), d(0), to.x);
+  if (request_.grad_w_hh) {
+    if (slab.lo == 0 && layer_.h0)
+      add_transposed_product<T>(1, n, P, N_, {layer_.h(0, slab.b).data, 0, P}, d(recurrent), to.h);
+    const int64_t skip = slab.lo == 0;
+    if (steps > skip)
+      add_transposed_product<T>(steps - skip, n, P, N_, from(layer_.output, slab.lo + skip - 1),
+                                d(recurrent, skip), to.h);
+  }
+  if (row_.sees_c && request_.grad_b_hh) add_peepholes(slab, to.bias_h);
+  if (request_.grad_b_ih || (request_.grad_b_hh && !row_.own_recurrent_bias()))
+    add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, d(0), to.bias_x);
+  if (request_.grad_b_hh && row_.first_recurrent)
+    add_transposed_product<T>(steps, n, 1, N_, {&one, 0, 0}, d(recurrent), to.bias_h);
+  if (request_.grad_w_hr)
+    add_transposed_product<T>(steps, n, P, whole_vectors<T>(padded), d(row_.rows * padded),
+                              d(row_.rows * padded + layer_.padded_P), to.hr);
+  if (request_.grad_x)
+    for (int64_t t = slab.lo; t < slab.hi; ++t) grad_x(t, slab.b, n, slab.d.at(t - slab.lo, 0));
+}
+
+template <typename T>
+void ParameterGradients<T>::add_share(int64_t first, int64_t i, int64_t count,
+                                      SlabGradients<T> slab) const {
+  if (slab.steps() >= count) {
+    const int64_t lo = slab.lo, steps = slab.steps();
+    slab.lo = lo + steps * i / count;
+    slab.hi = lo + steps * (i + 1) / count;
+    slab.d.data = slab.d.at(slab.lo - lo, 0).data;
+  } else {
+    const int64_t b = slab.n * i / count;
+    slab.d.data = slab.d.at(0, b).data;
+    slab.b += b;
+    slab.n = slab.n * (i + 1) / count - b;
+  }
+  add(first + i, slab);
+}
+
+template <typename T>
+void ParameterGradients<T>::add_nothing(const SlabGradients<T>& slab) const {
+  if (!request_.grad_x) return;
+  for (int64_t t = slab.lo; t < slab.hi; ++t)
+    for (int64_t r = 0; r < slab.n; ++r)
+      std::memset(grad_x_row(t, slab.b + r), 0, layer_.I * sizeof(T));
+}
+
+template <typename T>
+void ParameterGradients<T>::finish() {
+  add_up_workers();
+  const Sums of_all = sums(0);
+  const int64_t H = layer_.H;
+  scatter(of_all.x, layer_.I, request_.grad_w_ih, row_.permuted());
+  scatter(of_all.h, layer_.P, request_.grad_w_hh, false);
+  scatter(of_all.bias_x, 1, request_.grad_b_ih, row_.permuted());
+  scatter(row_.own_recurrent_bias() ? of_all.bias_h : of_all.bias_x, 1, request_.grad_b_hh, false);
+  if (request_.grad_w_hr)
+    for (int64_t p = 0; p < layer_.P; ++p)
+      std::memcpy(static_cast<T*>(request_.grad_w_hr) + p * H,
+                  of_all.hr + p * whole_vectors<T>(layer_.padded), H * sizeof(T));
+}
+
+// Of peepholes: each gate's gradient times what it has seen of c, the last one's that after the
+// step.
+template <typename T>
+void ParameterGradients<T>::add_peepholes(const SlabGradients<T>& slab, T* sums) const {
+  const int64_t H = layer_.H, padded = layer_.padded;
+  for (int64_t t = slab.lo + 1; t <= slab.hi; ++t)
+    for (int64_t r = 0; r < slab.n; ++r) {
+      const T* d = slab.d.at(t - 1 - slab.lo, 0)[r];
+      const T *before = layer_.c(t - 1, slab.b).at(r, 0), *after = layer_.c(t, slab.b)[r];
+      for (int gate = 0; gate < row_.gates; ++gate) {
+        const T* c = gate == row_.gates - 1 ? after : before;
+        for (int64_t k = 0; c && k < H; ++k) sums[gate * padded + k] += d[gate * padded + k] * c[k];
+      }
+    }
+}
+
+// To the sums of the first. A share of the numbers, of all workers, is one thread's.
+template <typename T>
+void ParameterGradients<T>::add_up_workers() {
+  constexpr int64_t kShare = 1 << 12;
+  for_each_index(parallel_, ceil_div(size_, kShare), [&](int64_t share) {
+    const int64_t begin = share * kShare, end = min(begin + kShare, size_);
+    for (int w = 1; w < workers_; ++w)
+      for (int64_t i = begin; i < end; ++i) sums_.data[i] += sums_.data[w * size_ + i];
+  });
+}
+
+// Of step t + 1.
+template <typename T>
+void ParameterGradients<T>::grad_x(int64_t t, int64_t b, int64_t n, Rows<T> d) const {
+  const int64_t I = layer_.I, H = layer_.H;
+  const Rows<T> out{grad_x_row(t, b), request_.grad_x_stride[1]};
+  if (!layer_.w_ih) {
+    for (int64_t r = 0; r < n; ++r)
+      for (int row = 0; row < row_.gates; ++row)
+        std::memcpy(out[r] + row_.input_gate[row] * H, d[r] + row * layer_.padded, H * sizeof(T));
+    return;
+  }
+  if (!narrow())
+    return multiply_x_(n, K_, I, {d.data, d.ld}, rearranged() ? w_ih_.data : layer_.w_ih, {}, out);
+  for (int64_t r = 0; r < n; ++r)
+    matrix_times_vector_of_width<T, kMaxWidth<T>>(I, K_, {w_ih_.data, K_}, d[r], nullptr, out[r]);
+}
+
+// W_ih with its gates in d's order, padded; transposed if narrow.
+template <typename T>
+void ParameterGradients<T>::arrange_w_ih() {
+  const int64_t I = layer_.I, H = layer_.H, padded = layer_.padded;
+  multiply_x_ = multiply_rows<T>(I);
+  if (!rearranged()) return;
+  for (int64_t j = 0; j < K_; ++j) {
+    const int64_t gate = row_.input_gate[j / padded], unit = j % padded;
+    for (int64_t i = 0; i < I; ++i)
+      w_ih_.data[narrow() ? i * K_ + j : j * I + i] =
+          unit < H ? layer_.w_ih[(gate * H + unit) * I + i] : T(0);
+  }
+}
+
+// grad (GH x inputs) from a sum kept as (inputs x N), gates in torch's order.
+template <typename T>
+void ParameterGradients<T>::scatter(const T* sum, int64_t inputs, void* grad, bool permuted) const {
+  if (!grad) return;
+  const int64_t H = layer_.H;
+  constexpr int64_t kBlock = 16;
+  const int64_t blocks = ceil_div(H, kBlock);
+  for_each_index(parallel_, row_.gates * blocks, [&](int64_t n) {
+    const int64_t row = n / blocks, j0 = n % blocks * kBlock;
+    const int64_t gate = permuted ? row_.input_gate[row] : row;
+    for (int64_t i = 0; i < inputs; ++i)
+      for (int64_t j = j0; j < min(j0 + kBlock, H); ++j)
+        static_cast<T*>(grad)[(gate * H + j) * inputs + i] = sum[i * N_ + row * layer_.padded + j];
+  });
+}
 
 }  // namespace bppsa::BPPSA_ISA

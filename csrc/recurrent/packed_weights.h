@@ -5,6 +5,9 @@
 // 20 units and vectors of 16, a, b, c, d of units 0 to 15, then a, b, c, d of units 16 to 19. So no
 // vector is wasted on the end of a slot, and all slots of a block are in registers at once
 // (slots.h).
+//
+// Compiled once a level (cpu/levels/recurrent_weights.cpp): of a cell they need no more than which
+// gates its slots take.
 #pragma once
 
 #include "../cells/cell.h"
@@ -23,65 +26,31 @@ constexpr int64_t columns_of(const Slots<kSlots>& slots, int64_t units) {
   return slots.used() * whole + kSlots * (units - whole);
 }
 
-template <class Cell, typename T = typename Cell::T>
+// Which gates' weights a cell's slots take (cells/cell.h).
+template <int kSlots>
+struct GatesOfSlots {
+  Slots<kSlots> x, h;
+  bool sees_c;  // b_hh is no bias then
+};
+template <class Cell>
+constexpr GatesOfSlots<Cell::kSlots> kGatesOfSlots{Cell::FromX::slots, Cell::FromH::slots,
+                                                   kSeesC<Cell>};
+
+// Numbers that stay in the first-level cache beside W_hh.
+template <typename T>
+constexpr int64_t kCached = (16 << 10) / int64_t(sizeof(T));
+
+template <typename T, int kSlots>
 class PackedWeights {
+  static_assert(kSlots == 1 || kSlots == 4, "instantiate it in cpu/levels/recurrent_weights.cpp");
+
  public:
-  explicit PackedWeights(const Layer<T>& layer, bool needed = true)
-      : input_apart(needed && (!layer.w_ih ||
-                               layer.I * whole_vectors<T>(Cell::kSlots * layer.padded) > kCached)),
-        input_width(whole_vectors<T>(columns_of<T>(Cell::FromX::slots, layer.padded))),
-        projection(needed && layer.w_hr ? layer.H : 0, layer.padded_P),
-        takes_sums_(!layer.w_ih),
-        input_(input_apart && layer.w_ih ? layer.I : 0, input_width),
-        width_(whole_vectors<T>(Cell::kSlots * layer.padded)),
-        memory_(needed ? (layer.P + (input_apart ? 0 : layer.I) + 1) * width_ : 0) {
-    if (!needed) return;
-    T* h = memory_.data;
-    T* x = h + layer.P * width_;
-    T* bias = x + (input_apart ? 0 : layer.I) * width_;
-    const Columns from_x(layer, Cell::FromX::slots, layer.I, layer.w_ih);
-    pack(layer, Cell::FromH::slots, Columns(layer, Cell::FromH::slots, layer.P, layer.w_hh),
-         layer.P, h);
-    if (!input_apart)
-      pack(layer, Cell::FromX::slots, from_x, layer.I, x);
-    else if (!takes_sums_)
-      panels_by_columns<T>(layer.I, input_width, Columns(from_x, layer, Cell::FromX::slots),
-                           input_.panels());
-    if (layer.w_hr)
-      panels_by_columns<T>(
-          layer.H, layer.padded_P,
-          [&](int64_t p) { return p < layer.P ? layer.w_hr + p * layer.H : nullptr; },
-          projection.panels());
-    const Columns b_ih(layer, Cell::FromX::slots, 1, layer.b_ih);
-    const T* const no_bias = nullptr;
-    const Columns b_hh(layer, Cell::FromH::slots, 1, kSeesC<Cell> ? no_bias : layer.b_hh);
-    for (int64_t c = 0; c < width_; ++c)
-      bias[c] = (b_ih(c) ? *b_ih(c) : T(0)) + (b_hh(c) ? *b_hh(c) : T(0));
-    weights_ = {layer.I, layer.P, layer.H, layer.padded, x, h, bias, layer.b_hh};
-  }
+  PackedWeights(const GatesOfSlots<kSlots>& gates, const Layer<T>& layer, bool needed = true);
 
   const ForwardWeights<T>& operator*() const { return weights_; }
 
   // to, n rows of `input_width` numbers, = the part of n rows of x in the pre-activations.
-  void input(int64_t n, ConstRows<T> x, Rows<T> to) const {
-    if (!takes_sums_) return input_(n, x, {}, 0, to);
-    constexpr Slots<Cell::kSlots> slots = Cell::FromX::slots;
-    const int64_t H = weights_.H;
-    for (int64_t r = 0; r < n; ++r) {
-      const T* sums = x[r];
-      T* part = to[r];
-      for_each_block<T>(1, weights_.padded, [&](auto lanes, int64_t, int64_t k) {
-        constexpr int W = decltype(lanes)::W;
-        for (int slot = 0; slot < Cell::kSlots; ++slot) {
-          const int gate = slots.gate[slot];
-          if (W == kMaxWidth<T> && gate < 0) continue;
-          for (int64_t i = 0; i < W; ++i)
-            *part++ = gate >= 0 && k + i < H ? sums[gate * H + k + i] : T(0);
-        }
-      });
-      std::memset(part, 0, (to[r] + input_width - part) * sizeof(T));
-    }
-  }
+  void input(int64_t n, ConstRows<T> x, Rows<T> to) const;
 
   // Whether W_ih is too large to stay in the first-level cache beside W_hh, or none is needed: the
   // part of the samples of several steps is then made by `input`, before those steps.
@@ -90,64 +59,11 @@ class PackedWeights {
   Multiplier<T> projection;
 
  private:
-  static constexpr int64_t kCached = (16 << 10) / int64_t(sizeof(T));
+  class Columns;
+  static void pack(const Layer<T>& layer, const Slots<kSlots>& slots, const Columns& column,
+                   int64_t inputs, T* panels);
 
-  // Where the `inputs` weights of each column lie, for w (GH x inputs); null for none.
-  class Columns {
-   public:
-    Columns(const Layer<T>& layer, const Slots<Cell::kSlots>& slots, int64_t inputs, const T* w)
-        : Columns(whole_vectors<T>(Cell::kSlots * layer.padded)) {
-      if (!w) return;
-      for_each_block<T>(1, layer.padded, [&](auto lanes, int64_t, int64_t k) {
-        constexpr int W = decltype(lanes)::W;
-        for (int slot = 0; slot < Cell::kSlots; ++slot)
-          for (int64_t i = 0; i < W && k + i < layer.H && slots.gate[slot] >= 0; ++i)
-            columns_.data[Cell::kSlots * k + slot * W + i] =
-                w + (slots.gate[slot] * layer.H + k + i) * inputs;
-      });
-    }
-    // Of all, those that a product has, see columns_of.
-    Columns(const Columns& all, const Layer<T>& layer, const Slots<Cell::kSlots>& slots)
-        : Columns(whole_vectors<T>(columns_of<T>(slots, layer.padded))) {
-      const T** to = columns_.data;
-      for_each_block<T>(1, layer.padded, [&](auto lanes, int64_t, int64_t k) {
-        constexpr int W = decltype(lanes)::W;
-        for (int slot = 0; slot < Cell::kSlots; ++slot)
-          if (W < kMaxWidth<T> || slots.gate[slot] >= 0)
-            for (int64_t i = 0; i < W; ++i) *to++ = all(Cell::kSlots * k + slot * W + i);
-      });
-    }
-
-    const T* operator()(int64_t c) const { return columns_.data[c]; }
-
-   private:
-    explicit Columns(int64_t count) : columns_(count) {
-      for (int64_t c = 0; c < count; ++c) columns_.data[c] = nullptr;
-    }
-
-    Buffer<const T*> columns_;
-  };
-
-  // The panels: those of a cell with one slot as everywhere, otherwise a panel for each block.
-  static void pack(const Layer<T>& layer, const Slots<Cell::kSlots>& slots, const Columns& column,
-                   int64_t inputs, T* panels) {
-    if constexpr (Cell::kSlots == 1) {
-      panels_by_columns<T>(inputs, layer.padded, column, panels);
-    } else {
-      const int64_t all = Cell::kSlots * layer.padded;
-      for_each_block<T>(1, layer.padded, [&](auto lanes, int64_t, int64_t k) {
-        constexpr int W = decltype(lanes)::W, kWidth = kMaxWidth<T>;
-        T* to = panels + columns_of<T>(slots, k) * inputs;
-        for (int v = 0; v < Cell::kSlots * W / kWidth; ++v) {
-          if (W == kWidth && slots.gate[v] < 0) continue;
-          rows_of_columns<T>(inputs, Cell::kSlots * k + v * kWidth, all, column, to,
-                             columns_of<T>(slots, W));
-          to += kWidth;
-        }
-      });
-    }
-  }
-
+  const Slots<kSlots> from_x_;
   const bool takes_sums_;
   Multiplier<T> input_;
   const int64_t width_;
@@ -155,26 +71,151 @@ class PackedWeights {
   ForwardWeights<T> weights_{};
 };
 
+template <class Cell>
+using PackedWeightsOf = PackedWeights<typename Cell::T, Cell::kSlots>;
+
 // The weights as a cell's backward reads them, in panels: gradients of the pre-activations, padded,
 // times W_hh, and of the state, padded, times W_hr.
 template <typename T>
 struct BackwardWeights {
   Multiplier<T> w_hh, w_hr;
 
-  BackwardWeights(const Layer<T>& layer, int gates)
-      : w_hh(gates * layer.padded, layer.padded_P), w_hr(layer.w_hr ? layer.P : 0, layer.padded) {
-    panels_by_rows<T>(
-        gates * layer.padded, layer.padded_P, layer.P,
-        [&](int64_t k) {
-          const int64_t gate = k / layer.padded, unit = k % layer.padded;
-          return unit < layer.H ? layer.w_hh + (gate * layer.H + unit) * layer.P : nullptr;
-        },
-        w_hh.panels());
-    if (layer.w_hr)
-      panels_by_rows<T>(
-          layer.P, layer.padded, layer.H, [&](int64_t p) { return layer.w_hr + p * layer.H; },
-          w_hr.panels());
-  }
+  BackwardWeights(const Layer<T>& layer, int gates);
 };
+
+extern template class PackedWeights<float, 1>;
+extern template class PackedWeights<float, 4>;
+extern template class PackedWeights<double, 1>;
+extern template class PackedWeights<double, 4>;
+extern template struct BackwardWeights<float>;
+extern template struct BackwardWeights<double>;
+
+// Where the `inputs` weights of each column lie, for w (GH x inputs); null for none.
+template <typename T, int kSlots>
+class PackedWeights<T, kSlots>::Columns {
+ public:
+  Columns(const Layer<T>& layer, const Slots<kSlots>& slots, int64_t inputs, const T* w)
+      : Columns(whole_vectors<T>(kSlots * layer.padded)) {
+    if (!w) return;
+    for_each_block<T>(1, layer.padded, [&](auto lanes, int64_t, int64_t k) {
+      constexpr int W = decltype(lanes)::W;
+      for (int slot = 0; slot < kSlots; ++slot)
+        for (int64_t i = 0; i < W && k + i < layer.H && slots.gate[slot] >= 0; ++i)
+          columns_.data[kSlots * k + slot * W + i] =
+              w + (slots.gate[slot] * layer.H + k + i) * inputs;
+    });
+  }
+  // Of all, those that a product has, see columns_of.
+  Columns(const Columns& all, const Layer<T>& layer, const Slots<kSlots>& slots)
+      : Columns(whole_vectors<T>(columns_of<T>(slots, layer.padded))) {
+    const T** to = columns_.data;
+    for_each_block<T>(1, layer.padded, [&](auto lanes, int64_t, int64_t k) {
+      constexpr int W = decltype(lanes)::W;
+      for (int slot = 0; slot < kSlots; ++slot)
+        if (W < kMaxWidth<T> || slots.gate[slot] >= 0)
+          for (int64_t i = 0; i < W; ++i) *to++ = all(kSlots * k + slot * W + i);
+    });
+  }
+
+  const T* operator()(int64_t c) const { return columns_.data[c]; }
+
+ private:
+  explicit Columns(int64_t count) : columns_(count) {
+    for (int64_t c = 0; c < count; ++c) columns_.data[c] = nullptr;
+  }
+
+  Buffer<const T*> columns_;
+};
+
+template <typename T, int kSlots>
+PackedWeights<T, kSlots>::PackedWeights(const GatesOfSlots<kSlots>& gates, const Layer<T>& layer,
+                                        bool needed)
+    : input_apart(needed &&
+                  (!layer.w_ih || layer.I * whole_vectors<T>(kSlots * layer.padded) > kCached<T>)),
+      input_width(whole_vectors<T>(columns_of<T>(gates.x, layer.padded))),
+      projection(needed && layer.w_hr ? layer.H : 0, layer.padded_P),
+      from_x_(gates.x),
+      takes_sums_(!layer.w_ih),
+      input_(input_apart && layer.w_ih ? layer.I : 0, input_width),
+      width_(whole_vectors<T>(kSlots * layer.padded)),
+      memory_(needed ? (layer.P + (input_apart ? 0 : layer.I) + 1) * width_ : 0) {
+  if (!needed) return;
+  T* h = memory_.data;
+  T* x = h + layer.P * width_;
+  T* bias = x + (input_apart ? 0 : layer.I) * width_;
+  const Columns from_x(layer, gates.x, layer.I, layer.w_ih);
+  pack(layer, gates.h, Columns(layer, gates.h, layer.P, layer.w_hh), layer.P, h);
+  if (!input_apart)
+    pack(layer, gates.x, from_x, layer.I, x);
+  else if (!takes_sums_)
+    panels_by_columns<T>(layer.I, input_width, Columns(from_x, layer, gates.x), input_.panels());
+  if (layer.w_hr)
+    panels_by_columns<T>(
+        layer.H, layer.padded_P,
+        [&](int64_t p) { return p < layer.P ? layer.w_hr + p * layer.H : nullptr; },
+        projection.panels());
+  const Columns b_ih(layer, gates.x, 1, layer.b_ih);
+  const Columns b_hh(layer, gates.h, 1, gates.sees_c ? nullptr : layer.b_hh);
+  for (int64_t c = 0; c < width_; ++c)
+    bias[c] = (b_ih(c) ? *b_ih(c) : T(0)) + (b_hh(c) ? *b_hh(c) : T(0));
+  weights_ = {layer.I, layer.P, layer.H, layer.padded, x, h, bias, layer.b_hh};
+}
+
+template <typename T, int kSlots>
+void PackedWeights<T, kSlots>::input(int64_t n, ConstRows<T> x, Rows<T> to) const {
+  if (!takes_sums_) return input_(n, x, {}, 0, to);
+  const int64_t H = weights_.H;
+  for (int64_t r = 0; r < n; ++r) {
+    const T* sums = x[r];
+    T* part = to[r];
+    for_each_block<T>(1, weights_.padded, [&](auto lanes, int64_t, int64_t k) {
+      constexpr int W = decltype(lanes)::W;
+      for (int slot = 0; slot < kSlots; ++slot) {
+        const int gate = from_x_.gate[slot];
+        if (W == kMaxWidth<T> && gate < 0) continue;
+        for (int64_t i = 0; i < W; ++i)
+          *part++ = gate >= 0 && k + i < H ? sums[gate * H + k + i] : T(0);
+      }
+    });
+    std::memset(part, 0, (to[r] + input_width - part) * sizeof(T));
+  }
+}
+
+// The panels: those of a cell with one slot as everywhere, otherwise a panel for each block.
+template <typename T, int kSlots>
+void PackedWeights<T, kSlots>::pack(const Layer<T>& layer, const Slots<kSlots>& slots,
+                                    const Columns& column, int64_t inputs, T* panels) {
+  if constexpr (kSlots == 1) {
+    panels_by_columns<T>(inputs, layer.padded, column, panels);
+  } else {
+    const int64_t all = kSlots * layer.padded;
+    for_each_block<T>(1, layer.padded, [&](auto lanes, int64_t, int64_t k) {
+      constexpr int W = decltype(lanes)::W, kWidth = kMaxWidth<T>;
+      T* to = panels + columns_of<T>(slots, k) * inputs;
+      for (int v = 0; v < kSlots * W / kWidth; ++v) {
+        if (W == kWidth && slots.gate[v] < 0) continue;
+        rows_of_columns<T>(inputs, kSlots * k + v * kWidth, all, column, to,
+                           columns_of<T>(slots, W));
+        to += kWidth;
+      }
+    });
+  }
+}
+
+template <typename T>
+BackwardWeights<T>::BackwardWeights(const Layer<T>& layer, int gates)
+    : w_hh(gates * layer.padded, layer.padded_P), w_hr(layer.w_hr ? layer.P : 0, layer.padded) {
+  panels_by_rows<T>(
+      gates * layer.padded, layer.padded_P, layer.P,
+      [&](int64_t k) {
+        const int64_t gate = k / layer.padded, unit = k % layer.padded;
+        return unit < layer.H ? layer.w_hh + (gate * layer.H + unit) * layer.P : nullptr;
+      },
+      w_hh.panels());
+  if (layer.w_hr)
+    panels_by_rows<T>(
+        layer.P, layer.padded, layer.H, [&](int64_t p) { return layer.w_hr + p * layer.H; },
+        w_hr.panels());
+}
 
 }  // namespace bppsa::BPPSA_ISA
