@@ -3,12 +3,12 @@
 //   g_T = u_T,  g_{t-1} = decay_t * g_t + u_{t-1},  element by element
 //
 // So the chain is B*H chains of one number each that share nothing, and a kernel is free to
-// lay them out: a *sample* of this chain is a block of at most kElements elements that are
+// lay them out: a *sample* of this chain is a block of `elements` elements, or fewer, that are
 // neighbours, and a *lane* the part of a block that lies in one vector register. Lanes are
 // walked a few at a time with their g in registers, which hides the latency of a step.
 //
 // Time folds into the samples: `fold(chunk)` is the same memory seen as chains of `chunk` steps,
-// one for each chunk and sample (scan/folded.h). With kElements = 1 the chain is one of 1 x 1
+// one for each chunk and sample (scan/folded.h). With one element the chain is one of 1 x 1
 // matrices.
 //
 // What becomes of an element does not depend on its neighbours: not its bits, and not whether
@@ -53,7 +53,7 @@ BPPSA_INLINE void store_as(S* p, Numbers<Real, W> v) {
     narrow_all<W>(v, p);
 }
 
-template <typename S, int kElements>
+template <typename S>
 struct DiagonalChain {
   using T = typename ComputeOf<S>::type;
   static constexpr int kLanes = 4;
@@ -79,7 +79,7 @@ struct DiagonalChain {
   bool contiguous;
 
   // B rows of H elements, or one row of them all where their strides allow it.
-  explicit DiagonalChain(const DiagonalScanRequest& request)
+  DiagonalChain(const DiagonalScanRequest& request, int64_t elements)
       : decay(operand<const S>(request.decay, request.decay_stride)),
         grad(operand<const S>(request.grad, request.grad_stride)),
         out{static_cast<S*>(request.out), request.out_step, 0, request.H, 1},
@@ -89,7 +89,7 @@ struct DiagonalChain {
     length = one_row ? request.B * request.H : request.H;
     if (one_row && request.H == 1) decay.element = decay.row, grad.element = grad.row;
     contiguous = (decay.element == 1 && grad.element == 1) || length == 1;
-    block = min(int64_t(kElements), length);
+    block = min(elements, length);
     blocks = ceil_div(length, block);
   }
 
@@ -144,9 +144,8 @@ struct DiagonalChain {
     });
   }
 
-  // One element as a 1 x 1 matrix.
+  // One element as a 1 x 1 matrix, where a block is one.
   void materialise(int64_t t, int64_t b, T* P) const {
-    static_assert(kElements == 1);
     *P = widen(decay.data[(t - 1) * decay.step + block_at(b).decay]);
   }
   void compose(int64_t t, int64_t b, int64_t, const T* P, T* out, T*) const {

@@ -15,13 +15,14 @@ void dense_scan(const DenseScanRequest& request, const Plan& plan, const Paralle
 void diagonal_scan(const DiagonalScanRequest& request, const Plan& plan, const Parallel& parallel) {
   with_storage(request.storage, [&](auto storage) {
     using S = typename decltype(storage)::type;
-    constexpr int kBlock = 64;
+    const bool in_blocks = plan.algorithm != Algorithm::blelloch;
+    const DiagonalChain<S> chain(request, in_blocks ? 64 : 1);
     if (plan.algorithm == Algorithm::linear)
-      linear_scan(DiagonalChain<S, kBlock>(request), parallel);
+      linear_scan(chain, parallel);
     else if (plan.algorithm == Algorithm::chunked)
-      folded_scan(DiagonalChain<S, kBlock>(request), plan.chunk, parallel);
+      folded_scan(chain, plan.chunk, parallel);
     else
-      scan(DiagonalChain<S, 1>(request), plan, parallel);
+      scan(chain, plan, parallel);
   });
 }
 
