@@ -63,6 +63,9 @@ struct RegularisedLayer {
   const bool blends = request.blends();
   const T share = T(request.zoneout);
 
+  // Known of most cells as they are compiled, which spares their code for it.
+  bool diagonal() const { return Cell::kGates == 1 && request.diagonal; }
+
   // What the state's sums begin with.
   const T* shift() const { return kNormalised || kSeesC<Cell> ? nullptr : b_hh; }
 

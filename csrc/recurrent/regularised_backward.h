@@ -104,7 +104,7 @@ struct RegularisedBackward {
                to);
           enter(h_before, b + r, e.at(t - lo, 0)[r]);
         }
-        if (request.diagonal) {
+        if (layer.diagonal()) {
           hand_to_themselves(b, n, to_sums, past, g_h);
         } else if (layer.enters) {
           multiply(n, GH, H, {to_sums.data, N}, layer.w_hh, {}, g_h);
@@ -115,7 +115,7 @@ struct RegularisedBackward {
           multiply(n, GH, H, {to_sums.data, N}, layer.w_hh, {past.data, H}, g_h);
         }
       }
-      if (request.diagonal)
+      if (layer.diagonal())
         for (int64_t row = 0; row < (hi - lo) * n; ++row)
           add_products(e.data + row * H, d.data + row * N, to.w);
       else if (request.grad_w_hh)
@@ -308,7 +308,7 @@ struct RegularisedBackward {
     const auto write = [](void* to, const T* from, int64_t n) {
       if (to) std::memcpy(to, from, n * sizeof(T));
     };
-    if (request.diagonal)
+    if (layer.diagonal())
       write(request.grad_w_hh, first.w, H);
     else if (T* const to = static_cast<T*>(request.grad_w_hh))
       for (int64_t j = 0; j < GH; ++j)

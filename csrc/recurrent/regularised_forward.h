@@ -21,10 +21,10 @@ struct RegularisedForward {
   const StepRows<T> output{static_cast<T*>(request.output), request.step, H};
   T* const saved = static_cast<T*>(request.saved);
   const MultiplyRows<T> multiply = multiply_rows<T>(GH);
-  const Buffer<T> w_t{request.diagonal ? 0 : H * GH};  // W_hh transposed
+  const Buffer<T> w_t{layer.diagonal() ? 0 : H * GH};  // W_hh transposed
 
   explicit RegularisedForward(const RegularisedForwardRequest& request) : request(request) {
-    if (request.diagonal) return;
+    if (layer.diagonal()) return;
     for (int64_t j = 0; j < GH; ++j)
       for (int64_t i = 0; i < H; ++i) w_t.data[i * GH + j] = layer.w_hh[j * H + i];
   }
@@ -50,7 +50,7 @@ struct RegularisedForward {
     for (int64_t t = 0; t < layer.steps; ++t) {
       if (layer.enters) enter(b, n, h, masked);
       const Rows<T> entering = layer.enters ? masked : h;
-      if (request.diagonal)
+      if (layer.diagonal())
         hand_to_themselves(n, entering, sums);
       else
         multiply(n, H, GH, {entering.data, H}, w_t.data, shift, sums);

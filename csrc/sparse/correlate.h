@@ -79,7 +79,7 @@ void correlate(const Correlate<T>& job, const Parallel& parallel) {
     for_each_index(parallel, parallel.threads, [&](int64_t share) {
       const Channels own = job.survivors.between(double(share) / parallel.threads,
                                                  double(share + 1) / parallel.threads);
-      for_each_patch<W, kPatchVectors / Pixels>(
+      for_each_patch<W, kPatchOf<W> / Pixels>(
           job.grid, [&](int64_t, int64_t) { return own; },
           [&]<int G, int V>(Constant<G>, Constant<V>, const Patch& patch,
                             const Channels& channels) {

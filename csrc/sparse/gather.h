@@ -64,7 +64,7 @@ void gather(const Gather<T>& job, const Parallel& parallel) {
     for_each_index(parallel, parallel.threads, [&](int64_t share) {
       const double from = vectors * share / parallel.threads;
       const double to = vectors * (share + 1) / parallel.threads;
-      for_each_patch<W, kPatchVectors / Pixels>(
+      for_each_patch<W, kPatchOf<W> / Pixels>(
           grid,
           [&](int64_t before, int64_t size) {
             return job.survivors.between((from - before) / size, (to - before) / size);

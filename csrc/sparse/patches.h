@@ -13,6 +13,9 @@
 namespace bppsa::BPPSA_ISA {
 
 constexpr int kPatchVectors = BPPSA_VECTOR_REGISTERS >= 32 ? 16 : 8;
+// Of W lanes each. (Single numbers are those of runs shorter than a vector: few.)
+template <int W>
+constexpr int kPatchOf = W > 1 ? kPatchVectors : 4;
 
 // The places of one operand that meet places of another: both a regular grid of runs.
 struct Grid {

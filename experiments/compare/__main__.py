@@ -15,6 +15,7 @@ VGG-11 is pruned in both: by `SparseJacobianPruning` under strategy "bppsa", and
 
 import argparse
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,9 @@ def main(arguments: list[str] | None = None) -> None:
     how = PRUNED if experiment == "pruned_vgg11" else CURVES
     if how is PRUNED and asked.stock_steps is not None:
         parser().error("--stock-steps: pruned_vgg11 compares whole trainings")
+    # All that comes after the runs imports torch and matplotlib: done while the first run imports,
+    # long before it takes a time.
+    ThreadPoolExecutor(1).submit(lambda: (recording.pyplot(), recording.environment()))
     logs = runs.pair(
         experiment, folder, fit_arguments, asked.stock_steps, how.stock_arguments, asked.resume
     )
