@@ -121,11 +121,4 @@ void add_transposed_product(int64_t steps, int64_t samples, int64_t M, int64_t N
     }
 }
 
-extern template void add_transposed_product<float>(int64_t, int64_t, int64_t, int64_t,
-                                                   StepRows<const float>, StepRows<const float>,
-                                                   float*);
-extern template void add_transposed_product<double>(int64_t, int64_t, int64_t, int64_t,
-                                                    StepRows<const double>, StepRows<const double>,
-                                                    double*);
-
 }  // namespace bppsa::BPPSA_ISA

@@ -7,11 +7,6 @@ namespace bppsa::BPPSA_ISA {
 
 template MultiplyRows<float> multiply_rows<float>(int64_t);
 template MultiplyRows<double> multiply_rows<double>(int64_t);
-template void add_transposed_product<float>(int64_t, int64_t, int64_t, int64_t,
-                                            StepRows<const float>, StepRows<const float>, float*);
-template void add_transposed_product<double>(int64_t, int64_t, int64_t, int64_t,
-                                             StepRows<const double>, StepRows<const double>,
-                                             double*);
 template void Multiplier<float>::apart(int64_t, ConstRows<float>, ConstRows<float>, int64_t,
                                        Rows<float>) const;
 template void Multiplier<double>::apart(int64_t, ConstRows<double>, ConstRows<double>, int64_t,
