@@ -31,23 +31,23 @@ struct LayerBackward {
   const int64_t row = kRowsOfD<Cell>.width(layer);
   const int64_t kept_row = Cell::kKept * layer.padded;
   // Whether the gates were not kept: they are computed again, a slab at a time.
-  const bool recomputes = request.kept_width != kept_row;
+  bool recomputes() const { return Cell::kKept && request.kept_width != kept_row; }
   const BackwardWeights<T> weights{layer, Cell::kGates};
-  const PackedWeightsOf<Cell> forward_weights{kGatesOfSlots<Cell>, layer, recomputes};
+  const PackedWeightsOf<Cell> forward_weights{kGatesOfSlots<Cell>, layer, recomputes()};
   ParameterGradients<T> gradients{kRowsOfD<Cell>, layer, request, parallel};
 
   // Memory of a slab's rows.
   struct Memory {
     Buffer<T> d, kept;
     Memory(const LayerBackward& self, int64_t rows)
-        : d(rows * self.row), kept(self.recomputes ? rows * self.kept_row : 0) {}
+        : d(rows * self.row), kept(self.recomputes() ? rows * self.kept_row : 0) {}
   };
 
   // Steps a slab of n samples: rows enough to be worth their overhead, few enough for the
   // second-level cache, and few enough steps that a gradient fades within a part of the chain.
   int64_t slab_steps(int64_t n) const {
     constexpr int64_t kBytes = 128 << 10, kRows = 256, kSteps = 128, kSlabs = 16;
-    const int64_t bytes = (row + (recomputes ? kept_row : 0)) * sizeof(T);
+    const int64_t bytes = (row + (recomputes() ? kept_row : 0)) * sizeof(T);
     const int64_t steps = max(int64_t(1), max(kRows, kBytes / bytes) / n);
     return min(layer.steps, min(steps, max(kSteps, layer.steps / kSlabs)));
   }
@@ -55,7 +55,7 @@ struct LayerBackward {
   Slab<T> slab(int64_t hi, int64_t steps, int64_t b, int64_t n, const Memory& memory) const {
     const int64_t lo = max(int64_t(0), hi - steps);
     const StepRows<T> d{memory.d.data, n * row, row};
-    if (recomputes) return {{lo, hi, b, n, d}, {memory.kept.data, n * kept_row, kept_row}};
+    if (recomputes()) return {{lo, hi, b, n, d}, {memory.kept.data, n * kept_row, kept_row}};
     return {{lo, hi, b, n, d}, {layer.kept.at(lo, b).data, layer.kept.step, layer.kept.sample}};
   }
 
@@ -68,8 +68,8 @@ struct LayerBackward {
   struct Recompute {
     const LayerBackward& self;
     const int64_t width = self.forward_weights.input_width;
-    const int64_t zeros = self.recomputes ? self.layer.padded_P + self.layer.padded : 0;
-    Buffer<T> memory{self.recomputes ? self.B * (2 * self.layer.padded + width) : 0};
+    const int64_t zeros = self.recomputes() ? self.layer.padded_P + self.layer.padded : 0;
+    Buffer<T> memory{self.recomputes() ? self.B * (2 * self.layer.padded + width) : 0};
     Buffer<T> nothing{zeros};
 
     explicit Recompute(const LayerBackward& self) : self(self) {
@@ -98,7 +98,7 @@ struct LayerBackward {
         step.before = {step.c_next.data, padded};
       }
       step.gates = Rows<T>{to.kept.data, self.kept_row}.from((t - 1 - slab.lo) * slab.n);
-      forward_step<Cell>(*self.forward_weights, step);
+      forward_step_of_rows<Cell>(*self.forward_weights, step);
       // The backward reads c_t where a projection hides tanh(c_t).
       if constexpr (Cell::kStates == 2)
         for (int64_t r = 0; r < slab.n; ++r)
@@ -182,7 +182,7 @@ struct LayerBackward {
       else if (!fades)
         lo = 0;
       const Slab<T> now = slab(hi, hi - lo, 0, B, memory);
-      if (recomputes)
+      if (recomputes())
         for_each_index(
             parallel, now.steps(), [&] { return Recompute(*this); },
             [&](int64_t i, Recompute& recompute) { recompute(now, memory, lo + i + 1); });
@@ -216,7 +216,7 @@ struct LayerBackward {
             gradients.add_nothing(now);
             continue;
           }
-          if (recomputes)
+          if (recomputes())
             for (int64_t t = now.lo + 1; t <= now.hi; ++t) recompute(now, memory, t);
           walk_samples(chain(now, carry.data), 0, n);
           gradients.add(worker, now);
@@ -241,7 +241,7 @@ struct LayerBackward {
     };
     enter(0, B, carry.data);
     const auto prepare = [&](int64_t i, int64_t share, int64_t shares) {
-      if (!recomputes || i >= slabs) return;
+      if (!recomputes() || i >= slabs) return;
       const Slab<T> next = number(i);
       Recompute recompute(*this);
       const int64_t n = next.steps();

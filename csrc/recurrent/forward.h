@@ -95,7 +95,10 @@ void forward_group(const RecurrentForwardRequest& request, const Layer<T>& layer
       step.kept_c = {kept.at(0, kept_width - layer.padded), kept.ld};
     const Rows<T> output = outputs.at(t - 1, b);
     step.output = layer.w_hr ? Rows<T>{} : output;
-    forward_step<Cell>(*weights, step);
+    if constexpr (kAlone || Cell::kKept == 0)
+      forward_step<Cell>(*weights, step);
+    else
+      forward_step_of_rows<Cell>(*weights, step);
     if (layer.w_hr) {
       weights.projection(n, {unprojected.data, width}, {}, 0, h_next);
       for (int64_t r = 0; r < n; ++r) copy_units(P, h_next[r], output[r]);

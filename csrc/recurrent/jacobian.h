@@ -41,7 +41,7 @@ class LayerJacobian {
     for (int64_t i = 0; i < rows; ++i) from[i * width + place(i)] = 1;
     for (int64_t hi = layer.steps; hi > 0 && !all_zero(from, rows * width); hi -= min(length, hi)) {
       const Slab<T> slab = steps_.slab(hi, length, b, 1, memory);
-      if (steps_.recomputes)
+      if (steps_.recomputes())
         for (int64_t t = slab.lo + 1; t <= slab.hi; ++t) recompute(slab, memory, t);
       const LayerChain<Cell> chain = steps_.chain(slab, nullptr);
       for (int64_t t = slab.steps(); t > 0; --t) {

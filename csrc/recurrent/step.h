@@ -36,6 +36,14 @@ BPPSA_INLINE void forward_step(const ForwardWeights<T>& w, const ForwardStep<T>&
     forward_slots<Cell>(w, s);
 }
 
+// Of several rows, which are worth a call: one function for the forward and for what the backward
+// computes again.
+template <class Cell, typename T = typename Cell::T>
+__attribute__((noinline)) void forward_step_of_rows(const ForwardWeights<T>& w,
+                                                    const ForwardStep<T>& s) {
+  forward_step<Cell>(w, s);
+}
+
 // What a cell's factors are made of, of units k and on of some rows.
 template <class Cell, class L, typename T = typename Cell::T>
 struct Seen {
