@@ -101,6 +101,8 @@ inline MatrixTimesVector<T> matrix_times_vector(int64_t K) {
 
 // sum (M x N, rows N apart) += a^T d, over steps x samples rows; a has M numbers a row, d has N,
 // N a multiple of the widest vector. Rows go through in blocks that stay in the first-level cache.
+// (Compiled beside its callers: in a file of its own it knew less of its arguments, and a layer's
+// backward took 7 % longer.)
 template <typename T>
 void add_transposed_product(int64_t steps, int64_t samples, int64_t M, int64_t N,
                             StepRows<const T> a, StepRows<const T> d, T* sum) {
