@@ -42,8 +42,6 @@ constexpr int64_t kCached = (16 << 10) / int64_t(sizeof(T));
 
 template <typename T, int kSlots>
 class PackedWeights {
-  static_assert(kSlots == 1 || kSlots == 4, "instantiate it in cpu/levels/recurrent_weights.cpp");
-
  public:
   PackedWeights(const GatesOfSlots<kSlots>& gates, const Layer<T>& layer, bool needed = true);
 
