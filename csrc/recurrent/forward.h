@@ -95,6 +95,7 @@ void forward_group(const RecurrentForwardRequest& request, const Layer<T>& layer
       step.kept_c = {kept.at(0, kept_width - layer.padded), kept.ld};
     const Rows<T> output = outputs.at(t - 1, b);
     step.output = layer.w_hr ? Rows<T>{} : output;
+    // (What keeps no gates is never computed again, and has no function to share.)
     if constexpr (kAlone || Cell::kKept == 0)
       forward_step<Cell>(*weights, step);
     else

@@ -187,7 +187,8 @@ BPPSA_INLINE void forward_slots(const ForwardWeights<T>& w, const ForwardStep<T>
   static_assert(Cell::kSlots % (kMaxWidth<T> / kMinWidth<T>) == 0,
                 "the slots of a block of the least width must fill whole vectors: add slots that "
                 "take nothing from x or h");
-  static_assert(Cell::kSlots == 4, "instantiate the weights in cpu/levels/recurrent_weights.cpp");
+  static_assert(Cell::kSlots == 4,
+                "cpu/levels/recurrent_weights.cpp has no weights of so many slots");
   for_each_block<T>(
       1, w.padded, [&](auto lanes, int64_t, int64_t k) __attribute__((always_inline)) {
         constexpr int W = decltype(lanes)::W, kVectors = Cell::kSlots * W / kMaxWidth<T>;

@@ -260,7 +260,7 @@ BPPSA_INLINE void for_each_tile(int64_t rows, const Columns<T, W, kPadded>& colu
     const int64_t width = min(columns.strip, vectors - v);
     if (width == 1)
       strip(Constant<1>{}, v);
-    else if constexpr (W > 1 || kMinWidth<T> > 2)  // or there is but one number
+    else if constexpr (W > 1 || kMinWidth<T> > 2)  // of doubles W = 1 is one column
       width == 2 ? strip(Constant<2>{}, v) : strip(Constant<kTileVectors>{}, v);
   }
   const auto narrow = [&](auto terms) __attribute__((always_inline)) {

@@ -13,7 +13,8 @@
 namespace bppsa::BPPSA_ISA {
 
 constexpr int kPatchVectors = BPPSA_VECTOR_REGISTERS >= 32 ? 16 : 8;
-// Of W lanes each. (Single numbers are those of runs shorter than a vector: few.)
+// Those of a patch with W lanes each: single numbers come in runs shorter than a vector, a few at
+// a time.
 template <int W>
 constexpr int kPatchOf = W > 1 ? kPatchVectors : 4;
 

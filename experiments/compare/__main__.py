@@ -17,6 +17,7 @@ import argparse
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,15 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+def import_ahead() -> None:
+    """Imports what is needed after the runs, while the first run imports and measures nothing yet.
+
+    It asks for no GPU: one that a single process may use is the runs'.
+    """
+    recording.pyplot()
+    import_module("bppsa_lightning")
+
+
 def main(arguments: list[str] | None = None) -> None:
     asked, fit_arguments = parser().parse_known_args(arguments)
     experiment, name = asked.experiment, asked.name or asked.experiment
@@ -73,9 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
     how = PRUNED if experiment == "pruned_vgg11" else CURVES
     if how is PRUNED and asked.stock_steps is not None:
         parser().error("--stock-steps: pruned_vgg11 compares whole trainings")
-    # All that comes after the runs imports torch and matplotlib: done while the first run imports,
-    # long before it takes a time.
-    ThreadPoolExecutor(1).submit(lambda: (recording.pyplot(), recording.environment()))
+    ThreadPoolExecutor(1).submit(import_ahead)
     logs = runs.pair(
         experiment, folder, fit_arguments, asked.stock_steps, how.stock_arguments, asked.resume
     )

@@ -15,8 +15,8 @@ void dense_scan(const DenseScanRequest& request, const Plan& plan, const Paralle
 void diagonal_scan(const DiagonalScanRequest& request, const Plan& plan, const Parallel& parallel) {
   with_storage(request.storage, [&](auto storage) {
     using S = typename decltype(storage)::type;
-    const bool in_blocks = plan.algorithm != Algorithm::blelloch;
-    const DiagonalChain<S> chain(request, in_blocks ? 64 : 1);
+    constexpr int64_t kBlock = 64, kMatrix = 1;  // elements of a sample
+    const DiagonalChain<S> chain(request, plan.algorithm == Algorithm::blelloch ? kMatrix : kBlock);
     if (plan.algorithm == Algorithm::linear)
       linear_scan(chain, parallel);
     else if (plan.algorithm == Algorithm::chunked)
