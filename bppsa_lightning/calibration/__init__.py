@@ -11,11 +11,11 @@ from bppsa_lightning.ranks import Exchange
 def calibrate(
     device: torch.device | str | None = None,
     *,
-    seconds: float = 60.0,
+    seconds: float = 150.0,
     progress: bool = True,
     group: ProcessGroup | None = None,
 ) -> str:
-    """Measures this machine for the planner, in about a minute.
+    """Measures this machine for the planner, in two to three minutes.
 
     Recurrent layers of many sizes are computed here and by PyTorch, in turns; from then on, also in
     later processes, `algorithm="auto"` chooses by what was found. Leave the machine alone

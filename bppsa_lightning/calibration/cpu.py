@@ -14,10 +14,11 @@ from tqdm import tqdm
 
 from bppsa_lightning._cells import CELLS as _CELLS
 from bppsa_lightning._cores import BUSY, OtherLoad
-from bppsa_lightning.calibration import fit_cpu, pairs, steps
+from bppsa_lightning.calibration import bfloat16, fit_cpu, pairs, steps
 from bppsa_lightning.calibration.fit_cpu import Point, Scanned, Size, point
 from bppsa_lightning.calibration.progress import Progress
 from bppsa_lightning.planner import Plan, hand_over, machine, tables
+from bppsa_lightning.recurrent import precision
 
 CELLS = ("RNN", "GRU", "LSTM")
 NAMES = {cell.kind: name for name, cell in _CELLS.items() if cell.in_torch}
@@ -56,10 +57,11 @@ def calibrate_cpu(seconds: float, progress: bool) -> str:
         spread = {key: found for node in run.packed() for key, found in node}
         scans = list(run.scans())
         by_samples = dict(run.steps())
+        in_bfloat16 = {key: ratio for node in run.in_bfloat16() for key, ratio in node.items()}
     earlier = machine.own_cpu()
     of_other_threads = {
         section: [part for part in earlier.get(section, ()) if part["threads"] != threads]
-        for section in ("hand_over", "steps")
+        for section in ("hand_over", "steps", "bfloat16")
     }
     table = {
         "format": tables.FORMAT,
@@ -70,6 +72,9 @@ def calibrate_cpu(seconds: float, progress: bool) -> str:
         "scan": fit_cpu.scan(scans, threads),
         "steps": [*of_other_threads["steps"], fit_cpu.steps(by_samples, threads)],
     }
+    if in_bfloat16:
+        parts = [*of_other_threads["bfloat16"], fit_cpu.bfloat16(in_bfloat16, threads)]
+        table["bfloat16"] = parts
     old = [hand_over.pytorch_is_faster(NAMES[size.cell], *size[1:]) for size in points]
     path = tables.user_path(this)
     tables.write(path, table)
@@ -102,7 +107,7 @@ class _Run:
 
     def __init__(self, kept: Progress, seconds: float, bar: Any) -> None:
         self.kept, self.bar = kept, bar
-        self.each = seconds / 600
+        self.each = seconds / 1500
 
     def nodes(self) -> Iterator[list[tuple[Size, Point]]]:
         """The numbers of steps that were measured at each H and B, around the least that pays."""
@@ -161,6 +166,13 @@ class _Run:
             yield from steps.measured(cell, self.kept, self.each).items()
             self.bar.update()
 
+    def in_bfloat16(self) -> Iterator[Mapping[bfloat16.Key, float]]:
+        """PyTorch's time over ours, of LSTMs; nothing where PyTorch multiplies no bfloat16."""
+        if precision.multiplies_bfloat16():
+            for node in bfloat16.measured(self.kept, self.each):
+                yield node
+                self.bar.update()
+
     def scans(self) -> Iterator[Scanned]:
         """Backward passes by each algorithm."""
         for cell in CELLS:
@@ -183,9 +195,12 @@ class _Run:
 
 
 def _bar(progress: bool, kept: Progress) -> Any:
+    of_bfloat16 = len(bfloat16.SIZES) * len(bfloat16.BATCHES) * precision.multiplies_bfloat16()
     nodes = len(CELLS) * (len(SIZES) * len(BATCHES) + len(PACKED_SIZES) * len(PACKED_BATCHES) + 2)
     start = f"Going on after {kept.resumed} sizes" if kept.resumed else "Measuring recurrent layers"
-    return tqdm(total=nodes, desc=start, unit="sizes", disable=not progress, leave=False)
+    return tqdm(
+        total=nodes + of_bfloat16, desc=start, unit="sizes", disable=not progress, leave=False
+    )
 
 
 def _changes(points: Mapping[Size, Point], old: list[bool], new: list[bool], name: str) -> str:

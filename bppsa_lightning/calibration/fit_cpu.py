@@ -97,6 +97,18 @@ def steps(seconds: Mapping[tuple[str, int, int], float], threads: int) -> dict[s
     return {"threads": threads, "H": sizes, "samples": samples, "seconds": rounded}
 
 
+def bfloat16(ratios: Mapping[tuple[str, int, int, int], float], threads: int) -> dict[str, Any]:
+    """A part of the section "bfloat16": of a whole grid of (mode, T, B, H), PyTorch's time over
+    ours."""
+    modes, steps, batches, sizes = (sorted(set(of)) for of in zip(*ratios, strict=True))
+    found: dict[str, Any] = {"threads": threads, "T": steps, "B": batches, "H": sizes}
+    for mode in modes:
+        found[mode] = [
+            [[float(f"{ratios[mode, T, B, H]:.3g}") for H in sizes] for B in batches] for T in steps
+        ]
+    return found
+
+
 class Scanned(NamedTuple):
     """A backward of a layer: its size, its plan, and the seconds that it took."""
 

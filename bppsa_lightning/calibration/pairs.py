@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from bppsa_lightning.attach import attach
 from bppsa_lightning.calibration.fit_cpu import Size
 from bppsa_lightning.planner import Plan
+from bppsa_lightning.planner.bfloat16 import INFERENCE, TRAINING
 
 CELLS = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
 
@@ -27,7 +28,13 @@ class Pair(NamedTuple):
     stock: float
 
 
-def pair(size: Size, seconds: float, turns: int = 7, padded: bool | None = None) -> Pair:
+def pair(
+    size: Size,
+    seconds: float,
+    turns: int = 7,
+    padded: bool | None = None,
+    bfloat16: str | None = None,
+) -> Pair:
     """Measures one size: forward and backward with parameter gradients, of every output.
 
     Args:
@@ -36,13 +43,14 @@ def pair(size: Size, seconds: float, turns: int = 7, padded: bool | None = None)
         turns: of each way, at most.
         padded: whether, of samples of different lengths, most would be padding; None for samples
             of one length.
+        bfloat16: "training" or "inference" under autocast; None for float32.
     """
     stock = _layer(size)
     ours = copy.deepcopy(stock)
     attach(ours, "linear")  # obeyed, whatever the tables say
     x = torch.rand(size.T, size.B, size.H, dtype=torch.float32)
     call: Any = x if padded is None else pack_padded_sequence(x, _lengths(size, padded))
-    ways = [_step(module, call) for module in (ours, stock)]
+    ways = [_step(module, call, bfloat16) for module in (ours, stock)]
     for step in ways:
         step()
     longest = max(_timed(step) for step in ways)
@@ -108,12 +116,23 @@ def _lengths(size: Size, padded: bool) -> list[int]:
     return [T - round(i * max(1, T // 5) / max(B - 1, 1)) for i in range(B)]
 
 
-def _step(module: nn.Module, x: Tensor | PackedSequence) -> Callable[[], None]:
+def _step(
+    module: nn.Module, x: Tensor | PackedSequence, bfloat16: str | None = None
+) -> Callable[[], None]:
     grads: list[Tensor] = []
 
     def step() -> None:
         module.zero_grad()
-        output = module(x)[0]
+        if bfloat16 is None:
+            output = module(x)[0]
+        else:
+            with (
+                torch.autocast("cpu", torch.bfloat16),
+                torch.set_grad_enabled(bfloat16 == TRAINING),
+            ):
+                output = module(x)[0]
+        if bfloat16 == INFERENCE:
+            return
         data = output.data if isinstance(output, PackedSequence) else output
         if not grads:
             grads.append(torch.randn_like(data))

@@ -9,10 +9,10 @@ from bppsa_lightning.cli.answer import Answer, Failed, WrongUsage, load_package
 
 HELP = "measure this machine, so that the planner chooses by its figures"
 ABOUT = """\
-Computes recurrent layers of many sizes here and by PyTorch, in turns, in about a minute. From then
-on, `algorithm="auto"` chooses by what was found, in later processes too. Leave the machine alone
-meanwhile. It can be stopped at any time (Ctrl-C): what was measured is kept, and the next call goes
-on from there."""
+Computes recurrent layers of many sizes here and by PyTorch, in turns, in two to three minutes. From
+then on, `algorithm="auto"` chooses by what was found, in later processes too. Leave the machine
+alone meanwhile. It can be stopped at any time (Ctrl-C): what was measured is kept, and the next
+call goes on from there."""
 EXAMPLES = """\
 examples:
   bppsa calibrate
@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The device, and how long."""
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument(
-        "--seconds", type=float, default=60.0,
-        help="how long it may take, roughly (default: 60; half of that scatters more); for cuda it "
-        "takes what it takes",
+        "--seconds", type=float, default=150.0,
+        help="how long it may take, roughly (default: 150; half of that scatters more); for cuda "
+        "it takes what it takes",
     )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="show no progress bar")
 

@@ -38,8 +38,8 @@ class LeastSteps:
 
     def at(self, B: int, H: int) -> float:
         """The least T that pays."""
-        i, up = _place(self._sizes, H)
-        j, right = _place(self._batches, B)
+        i, up = place(self._sizes, H)
+        j, right = place(self._batches, B)
         here, above = self._least[i], self._least[min(i + 1, len(self._sizes) - 1)]
         k = min(j + 1, len(self._batches) - 1)
         low = here[j] + right * (here[k] - here[j])
@@ -48,7 +48,7 @@ class LeastSteps:
         return 2.0 ** (low + up * (high - low) - 1e-9)
 
 
-def _place(logs: Sequence[float], size: int) -> tuple[int, float]:
+def place(logs: Sequence[float], size: int) -> tuple[int, float]:
     """The last entry that is not above `size`, and the share of the way to the next one."""
     log = math.log2(max(size, 1))
     i = min(max(bisect_right(logs, log) - 1, 0), len(logs) - 1)

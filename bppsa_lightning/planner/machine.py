@@ -17,6 +17,8 @@ from bppsa_lightning.planner.tables import form
 TABLE = "BPPSA_TABLE"  # environment variable: the name of the shipped table to take
 # What stands for a machine that is like none of those measured.
 DEFAULT = "intel_xeon_2"
+# The table that has bfloat16 where the nearest one was measured without.
+BFLOAT16 = "amd_epyc_2"
 # Tables of a machine with so many times more or fewer cores are far.
 FAR = 2.0
 
@@ -63,6 +65,12 @@ def cpu() -> Mapping[str, Any]:
     return tables.shipped()[nearest(this)] | own_cpu()
 
 
+def of_bfloat16() -> list[dict[str, Any]]:
+    """The section "bfloat16" of this CPU's table, or, where it has none, of another one's."""
+    found: list[dict[str, Any]] = cpu().get("bfloat16") or tables.shipped()[BFLOAT16]["bfloat16"]
+    return found
+
+
 def own_cpu() -> dict[str, Any]:
     """The user's table of this CPU; empty if there is none, or, with a warning, if it is unfit."""
     this = this_cpu()
@@ -77,6 +85,8 @@ def own_cpu() -> dict[str, Any]:
 
 def _damage(table: Mapping[str, Any], like: Mapping[str, Any]) -> str | None:
     """What makes a table of a CPU unusable; None if nothing does."""
+    if "bfloat16" in table:
+        like = {"bfloat16": tables.shipped()[BFLOAT16]["bfloat16"], **like}
     if why := form.difference(table, {**like, "machine": {}, "measured": {}}):
         return why
     for part in (*table["hand_over"], table["packed"]["even"], table["packed"]["padded"]):
@@ -89,6 +99,11 @@ def _damage(table: Mapping[str, Any], like: Mapping[str, Any]) -> str | None:
                 return f"the seconds of steps of {cell}"
         if min(len(part["samples"]), len(part["H"])) < 2 or "LSTM" not in part["seconds"]:
             return "the sizes of steps"
+    for part in table.get("bfloat16", ()):
+        for mode in ("training", "inference"):
+            of_T = [[len(of_B) for of_B in of_T] for of_T in part[mode]]
+            if of_T != [[len(part["H"])] * len(part["B"])] * len(part["T"]):
+                return f"the sizes of bfloat16's {mode}"
     return None
 
 
@@ -135,7 +150,7 @@ def suggestion() -> str | None:
         return None
     return (
         f"Plans are those measured on {in_words(table, this)}; this machine is "
-        f"{in_words(this, table)}. bl.calibrate() measures it in about a minute."
+        f"{in_words(this, table)}. bl.calibrate() measures it in two to three minutes."
     )
 
 

@@ -22,6 +22,8 @@ class Request(NamedTuple):
         total_steps: of samples of different lengths, all their steps; None if they are T each.
         padded_steps: the steps, one after the other, of all padded tensors that they are spread
             over (on the CPU nobody reads it).
+        bfloat16: what PyTorch would do in bfloat16, on a CPU that multiplies it: "training", or
+            "inference", of which nothing is kept for a backward; None where it would not.
     """
 
     cell: str
@@ -38,6 +40,7 @@ class Request(NamedTuple):
     dtype: torch.dtype = torch.float32
     total_steps: int | None = None
     padded_steps: int | None = None
+    bfloat16: str | None = None
 
     @property
     def state_size(self) -> int:

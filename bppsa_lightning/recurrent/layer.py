@@ -236,7 +236,7 @@ class RecurrentChain(Chain):
         on: Any = None
         if type(input) is Tensor:
             if input.is_cpu:
-                on = torch.get_num_threads()
+                on = torch.get_num_threads(), precision.in_bfloat16(self.config, input)
             elif input.is_cuda:
                 on = input.device, precision.of_pytorch(input), torch.backends.cudnn.enabled
         if on is not None:
@@ -265,8 +265,8 @@ class RecurrentChain(Chain):
         if input.is_cuda:  # by our kernels, of which it is estimated
             ours = ours and planner.windows_pay(request)
             return ours and planner.fallback_reason(side_by_side(request)) is None
-        if not input.is_cpu or request.B != 1:
-            return False
+        if not input.is_cpu or request.B != 1 or (request.bfloat16 and not ours):
+            return False  # (windows of PyTorch's kernels are walked in float32)
         return LayerEngine.may_pay(request.cell, request.H, request.I, request.T)
 
     @property
@@ -316,6 +316,8 @@ class RecurrentChain(Chain):
         request = self._request_of(T, B, data.device)
         if data.is_cuda:
             request = request._replace(dtype=precision.of_pytorch(data))
+        elif data.is_cpu and not packed:
+            request = request._replace(bfloat16=precision.in_bfloat16(self.config, data))
         if packed and len(data) != T * B:
             steps = padded_steps(input.batch_sizes) if data.is_cuda else T
             request = request._replace(total_steps=len(data), padded_steps=steps)

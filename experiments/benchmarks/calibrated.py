@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("name", help="of the record")
     parser.add_argument("--threads", type=int, nargs="+", help="(default: torch's)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="for each number of threads")
+    parser.add_argument("--seconds", type=float, default=150.0, help="for each number of threads")
     recording.add_record_argument(parser)
     return parser
 

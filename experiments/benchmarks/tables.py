@@ -6,8 +6,8 @@
 "hand_over", "packed", "scan" and "steps" are fitted to the records that SOURCES names, by the
 functions that `bl.calibrate` uses. (In these records a call that PyTorch kept was not measured
 here: of it only the choice is known.) Tables of CALIBRATED are what `bl.calibrate` made of a
-machine (`calibrated`). "dense", "diagonal" and "pruned" were fitted by hand and stay as they are;
-tests hold them against their records.
+machine (`calibrated`). "bfloat16" is a record's as it is. "dense", "diagonal" and "pruned" were
+fitted by hand and stay as they are; tests hold them against their records.
 
 T steps, B batch, H hidden.
 """
@@ -40,6 +40,7 @@ SOURCES = {
         "scan": "amd_epyc/planner_recurrent_cpu",
         "steps": "amd_epyc/steps_cpu",
         "pruned": "planner_sparse_cpu",
+        "bfloat16": "lstm_bfloat16_table",
     },
 }
 # Of each table: the record of what `bl.calibrate` wrote.
@@ -81,6 +82,7 @@ def derived(name: str) -> dict[str, Any]:
     environment = records["hand_over"]["environment"]
     threads = environment["torch_threads"]
     scanned = records["scan"]
+    measured = {"bfloat16": records["bfloat16"]["table"]} if "bfloat16" in records else {}
     return {
         "format": tables.FORMAT,
         "machine": {
@@ -102,6 +104,7 @@ def derived(name: str) -> dict[str, Any]:
             scanned["environment"]["torch_threads"],
         ),
         "steps": [fit_cpu.steps(steps_of(records["steps"]), threads)],
+        **measured,
     }
 
 

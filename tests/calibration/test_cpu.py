@@ -17,14 +17,17 @@ import torch
 
 import bppsa_lightning as bl
 from bppsa_lightning import planner
-from bppsa_lightning.calibration import cpu, pairs, steps
+from bppsa_lightning.calibration import bfloat16, cpu, pairs, steps
 from bppsa_lightning.calibration.fit_cpu import Size
+from bppsa_lightning.calibration.progress import Progress
 from bppsa_lightning.planner import machine, tables
+from bppsa_lightning.recurrent import precision
 
 CPU = torch.device("cpu")
 # A grid of few sizes, of which each is measured for a moment.
 SMALL = """
-from bppsa_lightning.calibration import cpu, steps
+from bppsa_lightning.calibration import bfloat16, cpu, steps
+bfloat16.STEPS, bfloat16.BATCHES, bfloat16.SIZES = (3, 6), (2,), (5, 7)
 steps.SIZES, steps.SAMPLES, steps._WORK, steps._LEAST = (4, 8), (1, 4), 1 << 10, 8
 cpu.SIZES, cpu.BATCHES = (4, 8), (1, 16)
 cpu.PACKED_SIZES, cpu.PACKED_BATCHES, cpu.SCANS = (4,), (4, 8), ((1, 20, 4), (2, 10, 8))
@@ -38,6 +41,8 @@ def small(monkeypatch, tmp_path):
     monkeypatch.delenv(machine.TABLE, raising=False)
     for name in ("SIZES", "SAMPLES", "_WORK", "_LEAST"):
         monkeypatch.setattr(steps, name, getattr(steps, name))
+    for name in ("STEPS", "BATCHES", "SIZES"):
+        monkeypatch.setattr(bfloat16, name, getattr(bfloat16, name))
     exec(SMALL, {})
     for name in ("SIZES", "BATCHES", "PACKED_SIZES", "PACKED_BATCHES", "SCANS"):
         monkeypatch.setattr(cpu, name, getattr(cpu, name))
@@ -51,15 +56,16 @@ def small(monkeypatch, tmp_path):
 def timed(monkeypatch):
     """Measures nothing: PyTorch takes `timed.stock` times as long. `timed.sizes` were asked for."""
 
-    def pair(size, seconds, turns=7, padded=None):
-        asked.sizes.append(size)
+    def pair(size, seconds, turns=7, padded=None, bfloat16=None):
+        (asked.sizes if bfloat16 is None else asked.in_bfloat16).append(size)
         return pairs.Pair(1e-3, 1e-3 * asked.stock(size))
 
     class asked:
         sizes: list = []
+        in_bfloat16: list = []
         stock = staticmethod(lambda size: 0.5 * size.T)
 
-    asked.sizes = []
+    asked.sizes, asked.in_bfloat16 = [], []
     monkeypatch.setattr(pairs, "pair", pair)
     monkeypatch.setattr(pairs, "fastest", lambda size, I, seconds: 1e-6 * size.T)
     return asked
@@ -130,6 +136,38 @@ def test_steps_are_measured_around_the_least_that_pays(timed):
     bl.calibrate(seconds=0.1, progress=False)
     steps = {cell: {s.T for s in timed.sizes if s.cell == cell and s.H == 8} for cell in cpu.CELLS}
     assert steps == {"RNN": {10, 2, 1}, "GRU": {10, 30, 100, 1000}, "LSTM": {10, 2}}
+
+
+@pytest.mark.parametrize("multiplies", [False, True])
+def test_bfloat16_is_measured_where_the_cpu_multiplies_it(timed, small, monkeypatch, multiplies):
+    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda: multiplies)
+    timed.stock = lambda size: 0.5 if size.H == 7 else 3.0
+    bl.calibrate(seconds=0.1, progress=False)
+    (path,) = small.iterdir()
+    table = json.loads(path.read_text())
+    assert bool(timed.in_bfloat16) == multiplies == ("bfloat16" in table)
+    if multiplies:
+        assert len(timed.in_bfloat16) == 2 * 2 * 2 and len(set(timed.in_bfloat16)) == 4
+        (part,) = table["bfloat16"]
+        assert (part["threads"], part["T"]) == (torch.get_num_threads(), [3, 6])
+        assert part["training"] == part["inference"] == [[[3.0, 0.5]]] * 2
+        request = planner.Request("lstm", 3, 2, 7, CPU, bfloat16="inference")
+        assert planner.fallback_reason(request) is not None
+        assert planner.fallback_reason(request._replace(H=5)) is None
+
+
+def test_larger_sizes_in_bfloat16_are_as_those_of_fewer_steps(timed, monkeypatch):
+    monkeypatch.setattr(bfloat16, "MOST", 6 * 2 * 5 * 5)
+    kept = Progress(machine.this_cpu(), "test")
+    timed.stock = lambda size: float(size.T)
+    found = {k: v for node in bfloat16.measured(kept, 0.0) for k, v in node.items()}
+    assert found["training", 6, 2, 5] == 6.0 and found["training", 6, 2, 7] == 3.0
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_a_pair_in_bfloat16(mode):
+    found = pairs.pair(Size("LSTM", 20, 2, 8), 0.01, bfloat16=mode)
+    assert found.ours > 0 and found.stock > 0
 
 
 def test_neither_random_numbers_nor_modes_of_the_caller_change():

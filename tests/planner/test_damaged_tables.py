@@ -9,6 +9,7 @@ from support.damage import damaged, places_in
 
 from bppsa_lightning import planner
 from bppsa_lightning.planner import (
+    bfloat16,
     choose,
     cost_cuda,
     cost_pruned,
@@ -49,6 +50,8 @@ def plan_on_cpu():
             assert planner.step_seconds(cell, H, H, B) > 0
             for steps in (None, T * B, T):
                 hand_over.pytorch_is_faster(cell, T, B, H, steps)
+        for mode in bfloat16.MODES:
+            bfloat16.pytorch_is_faster(mode, T, B, H)
     for nnz in (1, 36864):
         request = cost_pruned.PrunedRequest((64, 64, 3, 3), nnz, 64, 8, 8, 8, (8, 8))
         assert cost_pruned.choose(request).reason
@@ -63,7 +66,7 @@ def places(table, *sections):
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: repr(wrong)[:8])
 def test_of_a_cpu(own, wrong):
-    whole = tables.shipped()[machine.DEFAULT]
+    whole = tables.shipped()[machine.BFLOAT16]
     sections = [name for name in whole if name not in ("format", "machine", "measured")]
     seen = set()
     for place in places(whole, *sections):
@@ -79,7 +82,7 @@ def test_of_a_cpu(own, wrong):
 
 
 def test_of_a_cpu_without_damage(own):
-    own(tables.shipped()[machine.DEFAULT])
+    own(tables.shipped()[machine.BFLOAT16])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plan_on_cpu()

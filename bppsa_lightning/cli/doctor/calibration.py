@@ -9,7 +9,7 @@ from bppsa_lightning.cli.doctor.asked import Told
 from bppsa_lightning.cli.doctor.finding import NOTE, PROBLEM, Finding
 
 AREA = "calibration"
-CALIBRATE = "`bppsa calibrate` measures this machine, in about a minute"
+CALIBRATE = "`bppsa calibrate` measures this machine, in two to three minutes"
 
 
 def findings(told: Told) -> list[Finding]:

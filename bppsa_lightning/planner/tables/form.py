@@ -5,16 +5,16 @@ from typing import Any
 # Lists of any length, and dicts with any of the cells or sizes that there are.
 _OPEN = frozenset({
     "hand_over", "steps", "H", "B", "samples", "least_T", "seconds", "right", "wrong", "cells",
-    "ours", "stock",
+    "ours", "stock", "bfloat16", "T", "training", "inference",
 })  # fmt: skip
 # What is divided by, or has its logarithm taken. Other numbers may be 0.
 _POSITIVE = frozenset({
     "threads", "H", "B", "samples", "least_T", "seconds", "rate", "multiply_adds", "composing",
-    "block", "resident",
+    "block", "resident", "T", "training", "inference",
 })  # fmt: skip
 # Empty where nothing was measured.
 _MAY_BE_EMPTY = frozenset({"right", "wrong", "chunked", "least_T", "cells"})
-_RISING = frozenset({"H", "B", "samples"})
+_RISING = frozenset({"H", "B", "T", "samples"})
 _LARGEST = 1e18  # and its inverse is the smallest: of counts, seconds, rates
 
 

@@ -1,0 +1,124 @@
+"""LSTMs under autocast to bfloat16 beside PyTorch's, on a CPU that multiplies bfloat16.
+
+    python -m experiments.benchmarks.lstm_bfloat16 --table --record    # for the planner's table
+    python -m experiments.benchmarks.lstm_bfloat16 --record            # what is chosen by it
+
+With --table what `bl.calibrate` measures of them, for each number of threads; `tables` derives a
+part of amd_epyc_2 from it. Without, sizes between those of the table: PyTorch's layer, ours
+whatever the table says ("linear"), and whichever "auto" takes. Weights are float32; a step is a
+forward and backward of every output, or in inference a forward. T steps, B batch, H input and
+hidden size. Writes lstm_bfloat16_table.json, or lstm_bfloat16.json.
+"""
+
+import argparse
+import copy
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+
+import bppsa_lightning as bl
+from bppsa_lightning.calibration import bfloat16, fit_cpu
+from bppsa_lightning.calibration.progress import Progress
+from bppsa_lightning.planner import machine, tables
+from bppsa_lightning.planner.bfloat16 import MODES, TRAINING
+from bppsa_lightning.recurrent.precision import multiplies_bfloat16
+from experiments import recording
+from experiments.benchmarks import timing
+
+STEPS, BATCHES, SIZES = (3, 30, 300), (2, 8, 32, 128), (20, 48, 100, 200, 400)
+HEAD = ("T, B, H", "threads", "PyTorch", "linear", "auto", "auto's speed-up")
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--table", action="store_true", help="measure for the planner's table")
+    parser.add_argument("--threads", type=int, nargs="+", help="(default: one, and all of torch's)")
+    parser.add_argument("--seconds", type=float, default=0.4, help="for each size")
+    recording.add_record_argument(parser)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    asked = parser().parse_args(arguments)
+    if not multiplies_bfloat16():
+        raise SystemExit("On this processor PyTorch's LSTM has no instructions for bfloat16.")
+    before = torch.get_num_threads()
+    found: list[dict[str, Any]] = []
+    for threads in asked.threads or sorted({1, before}):
+        torch.set_num_threads(threads)
+        found += [table(asked.seconds)] if asked.table else rows(asked.seconds)
+    torch.set_num_threads(before)
+    name = "lstm_bfloat16_table" if asked.table else "lstm_bfloat16"
+    path = recording.folder(asked.record) / f"{name}.json"
+    recording.write(path, {"table" if asked.table else "rows": found})
+    if not asked.table:
+        for mode in MODES:
+            print(f"\n{mode}\n")
+            print(recording.markdown(HEAD, (line(row) for row in found if row["mode"] == mode)))
+    print(f"record: {path}")
+
+
+def table(seconds: float) -> dict[str, Any]:
+    """A part of a table's section, with torch's number of threads."""
+    with tempfile.TemporaryDirectory() as folder:
+        with mock.patch.dict("os.environ", {tables.FOLDER: str(Path(folder))}):
+            kept = Progress(machine.this_cpu(), "bfloat16")
+        ratios = {k: v for node in bfloat16.measured(kept, seconds) for k, v in node.items()}
+    return fit_cpu.bfloat16(ratios, torch.get_num_threads())
+
+
+def rows(seconds: float) -> list[dict[str, Any]]:
+    """A row for each mode and size."""
+    return [
+        measure(mode, T, B, H, seconds)
+        for mode in MODES
+        for H in SIZES
+        for B in BATCHES
+        for T in STEPS
+        if T * B * H * H <= bfloat16.MOST
+    ]
+
+
+def measure(mode: str, T: int, B: int, H: int, seconds: float) -> dict[str, Any]:
+    """Seconds of PyTorch's layer, of ours and of "auto", and their ratios."""
+    torch.manual_seed(0)
+    stock = nn.LSTM(H, H)
+    ours, auto = copy.deepcopy(stock), copy.deepcopy(stock)
+    bl.attach(ours, "linear")
+    (chain,) = bl.attach(auto)
+    x = torch.randn(T, B, H)
+    layers = {"stock": stock, "linear": ours, "auto": auto}
+    ways = {name: step(layer, x, mode) for name, layer in layers.items()}
+    found = timing.measure(ways, seconds, most=15, least=5)
+    size = {"mode": mode, "T": T, "B": B, "H": H, "threads": torch.get_num_threads()}
+    return size | {"ours": chain.fallback_calls == 0} | found
+
+
+def step(layer: nn.Module, x: torch.Tensor, mode: str) -> timing.Step:
+    grads: list[torch.Tensor] = []
+
+    def run() -> None:
+        with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(mode == TRAINING):
+            output = layer(x)[0]
+        if mode == TRAINING:
+            if not grads:
+                grads.append(torch.randn_like(output))
+            layer.zero_grad()
+            output.backward(grads[0])
+
+    return lambda: timing.timed(torch.device("cpu"), step=run)
+
+
+def line(row: dict[str, Any]) -> tuple[str, ...]:
+    """A row for people."""
+    ms = [f"{row[way]['step'] * 1e3:.3f} ms" for way in ("stock", "linear", "auto")]
+    size = f"{row['T']}, {row['B']}, {row['H']}"
+    return size, str(row["threads"]), *ms, f"{1 / row['ratio_auto']['step']:.2f}x"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""LSTMs in bfloat16, on a CPU that multiplies it: PyTorch's where they were measured to be faster.
+
+T steps, B batch, H hidden.
+"""
+
+import math
+
+import pytest
+import torch
+
+from bppsa_lightning import planner
+from bppsa_lightning.planner import bfloat16, hand_over, machine, tables
+from experiments import recording
+
+CPU = torch.device("cpu")
+PART = {
+    "threads": torch.get_num_threads(), "T": [1, 100], "B": [1, 16], "H": [8, 128],
+    "training": [[[2.0, 2.0], [2.0, 0.5]], [[4.0, 1.0], [0.25, 0.25]]],
+    "inference": [[[0.5, 0.5], [0.5, 0.5]], [[2.0, 2.0], [2.0, 2.0]]],
+}  # fmt: skip
+
+
+@pytest.fixture
+def part(monkeypatch):
+    """The table has `PART` alone."""
+    monkeypatch.setattr(machine, "of_bfloat16", lambda: [PART | {"threads": 64}, PART])
+    machine.forget()
+    yield
+    monkeypatch.undo()
+    machine.forget()
+
+
+def faster(T, B, H, mode="training"):
+    return bfloat16.pytorch_is_faster(mode, T, B, H)
+
+
+def test_at_the_sizes_that_were_measured(part):
+    assert not faster(1, 1, 8) and faster(1, 16, 128) and faster(100, 16, 8)
+    assert not faster(100, 1, 128)  # as fast: ours are the more exact ones
+    assert faster(1, 1, 8, "inference") and not faster(100, 1, 8, "inference")
+
+
+def test_between_them_sizes_and_ratios_are_interpolated_on_logarithmic_scales(part):
+    def ratio(T, B, H):
+        places = [
+            hand_over.place([math.log2(n) for n in PART[of]], n)
+            for of, n in zip("TBH", (T, B, H), strict=True)
+        ]
+        return 2 ** bfloat16._between(PART["training"], places)
+
+    assert ratio(1, 16, 32) == pytest.approx(1.0)  # half of the way from 2 to 1/2
+    assert ratio(10, 1, 8) == pytest.approx(8**0.5)
+    assert ratio(10, 4, 32) == pytest.approx((2 * 2 * 2 * 0.5 * 4 * 1 * 0.25 * 0.25) ** (1 / 8))
+    assert not faster(1, 16, 31) and faster(1, 16, 34)
+
+
+def test_beyond_them_the_last_one_counts(part):
+    assert faster(10**6, 300, 2000) and faster(10**6, 300, 1) and not faster(10**6, 1, 1)
+
+
+def test_auto_leaves_to_pytorch_what_is_faster_there_and_no_other_algorithm_does(part):
+    layer = planner.Request("lstm", 1, 16, 128, CPU, bfloat16="training")
+    reason = planner.fallback_reason(layer)
+    assert reason == "seq_len 1, batch 16, hidden 128 in bfloat16: PyTorch's kernel measured faster"
+    assert planner.fallback_reason(layer._replace(T=3, H=8)) is None
+    assert planner.fallback_reason(layer._replace(bfloat16="inference", T=100)) is None
+    for algorithm in planner.ALGORITHMS[1:]:
+        assert planner.fallback_reason(layer._replace(algorithm=algorithm)) is None
+    # In float32 it is asked for itself, whatever was found in bfloat16.
+    in_float32 = layer._replace(bfloat16=None, T=1000)
+    assert planner.fallback_reason(in_float32) is None
+    assert planner.fallback_reason(in_float32._replace(bfloat16="training")) is not None
+
+
+@pytest.mark.parametrize("name", tables.shipped())
+def test_a_machine_whose_table_lacks_it_takes_that_of_another(name, monkeypatch):
+    if name not in machine.shipped_cpus():
+        return
+    monkeypatch.setenv(machine.TABLE, name)
+    machine.forget()
+    wanted = tables.shipped()[name].get("bfloat16", tables.shipped()["amd_epyc_2"]["bfloat16"])
+    assert machine.of_bfloat16() == wanted
+    monkeypatch.undo()
+    machine.forget()
+
+
+def test_the_record_of_what_is_chosen():
+    """Sizes between those of the table: seldom far from the better of the two."""
+    rows = recording.read("lstm_bfloat16")["rows"]
+    assert {row["threads"] for row in rows} == {1, 2} and len(rows) > 200
+    for mode in bfloat16.MODES:
+        of_mode = [row for row in rows if row["mode"] == mode]
+        assert {row["ours"] for row in of_mode} == {True, False}
+        assert all(row["auto"]["step"] < 1.25 * row["stock"]["step"] for row in of_mode)
+        slower = [row for row in of_mode if row["linear"]["step"] > 1.25 * row["stock"]["step"]]
+        assert slower and not any(row["ours"] for row in slower)
