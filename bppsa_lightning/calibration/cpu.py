@@ -73,8 +73,8 @@ def calibrate_cpu(seconds: float, progress: bool) -> str:
         "steps": [*of_other_threads["steps"], fit_cpu.steps(by_samples, threads)],
     }
     if in_bfloat16:
-        parts = [*of_other_threads["bfloat16"], fit_cpu.bfloat16(in_bfloat16, threads)]
-        table["bfloat16"] = parts
+        parts = fit_cpu.bfloat16(in_bfloat16, threads)
+        table["bfloat16"] = [*of_other_threads["bfloat16"], *parts]
     old = [hand_over.pytorch_is_faster(NAMES[size.cell], *size[1:]) for size in points]
     path = tables.user_path(this)
     tables.write(path, table)
@@ -167,7 +167,7 @@ class _Run:
             self.bar.update()
 
     def in_bfloat16(self) -> Iterator[Mapping[bfloat16.Key, float]]:
-        """PyTorch's time over ours, of LSTMs; nothing where PyTorch multiplies no bfloat16."""
+        """PyTorch's time over ours; nothing where PyTorch multiplies no bfloat16."""
         if precision.multiplies_bfloat16():
             for node in bfloat16.measured(self.kept, self.each):
                 yield node
@@ -195,7 +195,7 @@ class _Run:
 
 
 def _bar(progress: bool, kept: Progress) -> Any:
-    of_bfloat16 = len(bfloat16.SIZES) * len(bfloat16.BATCHES) * precision.multiplies_bfloat16()
+    of_bfloat16 = bfloat16.nodes() if precision.multiplies_bfloat16() else 0
     nodes = len(CELLS) * (len(SIZES) * len(BATCHES) + len(PACKED_SIZES) * len(PACKED_BATCHES) + 2)
     start = f"Going on after {kept.resumed} sizes" if kept.resumed else "Measuring recurrent layers"
     return tqdm(

@@ -97,16 +97,22 @@ def steps(seconds: Mapping[tuple[str, int, int], float], threads: int) -> dict[s
     return {"threads": threads, "H": sizes, "samples": samples, "seconds": rounded}
 
 
-def bfloat16(ratios: Mapping[tuple[str, int, int, int], float], threads: int) -> dict[str, Any]:
-    """A part of the section "bfloat16": of a whole grid of (mode, T, B, H), PyTorch's time over
+def bfloat16(
+    ratios: Mapping[tuple[str, str, int, int, int], float], threads: int
+) -> list[dict[str, Any]]:
+    """Parts of the section "bfloat16", of whole grids of (cell, mode, T, B, H): PyTorch's time over
     ours."""
-    modes, steps, batches, sizes = (sorted(set(of)) for of in zip(*ratios, strict=True))
-    found: dict[str, Any] = {"threads": threads, "T": steps, "B": batches, "H": sizes}
-    for mode in modes:
-        found[mode] = [
-            [[float(f"{ratios[mode, T, B, H]:.3g}") for H in sizes] for B in batches] for T in steps
-        ]
-    return found
+    parts = []
+    for cell in sorted({cell for cell, *_ in ratios}):
+        keys = [key for of_cell, *key in ratios if of_cell == cell]
+        modes, T, B, H = (sorted(set(of)) for of in zip(*keys, strict=True))
+        part: dict[str, Any] = {"threads": threads, "cell": cell, "T": T, "B": B, "H": H}
+        for mode in modes:
+            part[mode] = [
+                [[float(f"{ratios[cell, mode, t, b, h]:.3g}") for h in H] for b in B] for t in T
+            ]
+        parts.append(part)
+    return parts
 
 
 class Scanned(NamedTuple):

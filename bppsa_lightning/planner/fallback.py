@@ -38,7 +38,7 @@ def _reason_on_cpu(request: Request) -> str | None:
         return None
     cell, T, B, H, N = request.cell, request.T, request.B, request.H, request.total_steps
     if request.bfloat16 is not None:
-        if not bfloat16.pytorch_is_faster(request.bfloat16, T, B, H):
+        if not bfloat16.pytorch_is_faster(cell, request.bfloat16, T, B, H):
             return None
         return f"seq_len {T}, batch {B}, hidden {H} in bfloat16: PyTorch's kernel measured faster"
     if not hand_over.pytorch_is_faster(cell, T, B, H, N):

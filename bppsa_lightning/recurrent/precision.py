@@ -52,27 +52,29 @@ def in_bfloat16(config: Stack, input: Tensor) -> str | None:
     """What PyTorch would do with a dense input in bfloat16, on a CPU that multiplies it.
 
     Returns:
-        "training", or "inference" where no graph is recorded; None where PyTorch computes
-        otherwise, or no faster than in float32.
+        "training", or "inference" where no graph is recorded; None where PyTorch computes in
+        another dtype, or no faster than in float32.
     """
     if input.dtype is torch.float32 and not torch._C._is_any_autocast_enabled():
         return None  # as most
-    if config.cell.kind != "LSTM" or config.projected or of_pytorch(input) != torch.bfloat16:
-        return None
-    if not (_by_onednn(input) and multiplies_bfloat16()):
+    if config.projected or of_pytorch(input) != torch.bfloat16 or not multiplies_bfloat16():
         return None
     return TRAINING if torch.is_grad_enabled() else INFERENCE
 
 
-@cache
 def multiplies_bfloat16() -> bool:
-    """Whether oneDNN computes in bfloat16 by the processor's instructions for it.
+    """Whether PyTorch computes in bfloat16 by instructions that the processor has for it.
 
-    (On processors without, it converts to float32.)
+    (On processors without, oneDNN converts to float32.)
     """
+    return _has_instructions() and _has_onednn()
+
+
+@cache
+def _has_instructions() -> bool:
     cpu = torch.cpu
     native = cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported()
-    return native and _has_onednn() and _has_bfloat16()
+    return native and _has_bfloat16()
 
 
 def _lowered(input: Tensor) -> torch.dtype:

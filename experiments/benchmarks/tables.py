@@ -40,7 +40,7 @@ SOURCES = {
         "scan": "amd_epyc/planner_recurrent_cpu",
         "steps": "amd_epyc/steps_cpu",
         "pruned": "planner_sparse_cpu",
-        "bfloat16": "lstm_bfloat16_table",
+        "bfloat16": "layers_bfloat16_table",
     },
 }
 # Of each table: the record of what `bl.calibrate` wrote.

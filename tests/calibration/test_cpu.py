@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 # A grid of few sizes, of which each is measured for a moment.
 SMALL = """
 from bppsa_lightning.calibration import bfloat16, cpu, steps
-bfloat16.STEPS, bfloat16.BATCHES, bfloat16.SIZES = (3, 6), (2,), (5, 7)
+bfloat16.GRIDS = {"LSTM": bfloat16.Grid((3, 6), (2,), (5, 7))}
 steps.SIZES, steps.SAMPLES, steps._WORK, steps._LEAST = (4, 8), (1, 4), 1 << 10, 8
 cpu.SIZES, cpu.BATCHES = (4, 8), (1, 16)
 cpu.PACKED_SIZES, cpu.PACKED_BATCHES, cpu.SCANS = (4,), (4, 8), ((1, 20, 4), (2, 10, 8))
@@ -41,11 +41,10 @@ def small(monkeypatch, tmp_path):
     monkeypatch.delenv(machine.TABLE, raising=False)
     for name in ("SIZES", "SAMPLES", "_WORK", "_LEAST"):
         monkeypatch.setattr(steps, name, getattr(steps, name))
-    for name in ("STEPS", "BATCHES", "SIZES"):
-        monkeypatch.setattr(bfloat16, name, getattr(bfloat16, name))
-    exec(SMALL, {})
     for name in ("SIZES", "BATCHES", "PACKED_SIZES", "PACKED_BATCHES", "SCANS"):
         monkeypatch.setattr(cpu, name, getattr(cpu, name))
+    monkeypatch.setattr(bfloat16, "GRIDS", bfloat16.GRIDS)
+    exec(SMALL, {})
     machine.forget()
     yield tmp_path
     monkeypatch.undo()
@@ -149,7 +148,8 @@ def test_bfloat16_is_measured_where_the_cpu_multiplies_it(timed, small, monkeypa
     if multiplies:
         assert len(timed.in_bfloat16) == 2 * 2 * 2 and len(set(timed.in_bfloat16)) == 4
         (part,) = table["bfloat16"]
-        assert (part["threads"], part["T"]) == (torch.get_num_threads(), [3, 6])
+        assert (part["threads"], part["cell"]) == (torch.get_num_threads(), "LSTM")
+        assert (part["T"], part["B"], part["H"]) == ([3, 6], [2], [5, 7])
         assert part["training"] == part["inference"] == [[[3.0, 0.5]]] * 2
         request = planner.Request("lstm", 3, 2, 7, CPU, bfloat16="inference")
         assert planner.fallback_reason(request) is not None
@@ -161,7 +161,8 @@ def test_larger_sizes_in_bfloat16_are_as_those_of_fewer_steps(timed, monkeypatch
     kept = Progress(machine.this_cpu(), "test")
     timed.stock = lambda size: float(size.T)
     found = {k: v for node in bfloat16.measured(kept, 0.0) for k, v in node.items()}
-    assert found["training", 6, 2, 5] == 6.0 and found["training", 6, 2, 7] == 3.0
+    assert found["LSTM", "training", 6, 2, 5] == 6.0
+    assert found["LSTM", "training", 6, 2, 7] == 3.0
 
 
 @pytest.mark.parametrize("mode", ["training", "inference"])

@@ -14,7 +14,7 @@ def few_sizes(monkeypatch, tmp_path):
     monkeypatch.delenv(machine.TABLE, raising=False)
     for module, values in {
         steps: {"SIZES": (4, 8), "SAMPLES": (1, 4), "_WORK": 1 << 10, "_LEAST": 8},
-        bfloat16: {"STEPS": (3,), "BATCHES": (2,), "SIZES": (5,)},
+        bfloat16: {"GRIDS": {"LSTM": bfloat16.Grid((3,), (2,), (5,))}},
         cpu: {"SIZES": (4, 8), "BATCHES": (1, 16), "PACKED_SIZES": (4,), "PACKED_BATCHES": (4, 8)},
     }.items():
         for name, value in values.items():

@@ -1,5 +1,6 @@
 """The user's tables, damaged in any place: taken if plans can be made of them, else ignored."""
 
+import itertools
 import json
 import warnings
 
@@ -50,8 +51,8 @@ def plan_on_cpu():
             assert planner.step_seconds(cell, H, H, B) > 0
             for steps in (None, T * B, T):
                 hand_over.pytorch_is_faster(cell, T, B, H, steps)
-        for mode in bfloat16.MODES:
-            bfloat16.pytorch_is_faster(mode, T, B, H)
+        for cell, mode in itertools.product(CELLS, bfloat16.MODES):
+            bfloat16.pytorch_is_faster(cell, mode, T, B, H)
     for nnz in (1, 36864):
         request = cost_pruned.PrunedRequest((64, 64, 3, 3), nnz, 64, 8, 8, 8, (8, 8))
         assert cost_pruned.choose(request).reason

@@ -1,13 +1,13 @@
-"""LSTMs under autocast to bfloat16 beside PyTorch's, on a CPU that multiplies bfloat16.
+"""Layers under autocast to bfloat16 beside PyTorch's, on a CPU that multiplies bfloat16.
 
-    python -m experiments.benchmarks.lstm_bfloat16 --table --record    # for the planner's table
-    python -m experiments.benchmarks.lstm_bfloat16 --record            # what is chosen by it
+    python -m experiments.benchmarks.layers_bfloat16 --table --record    # for the planner's table
+    python -m experiments.benchmarks.layers_bfloat16 --record            # what is chosen by it
 
 With --table what `bl.calibrate` measures of them, for each number of threads; `tables` derives a
 part of amd_epyc_2 from it. Without, sizes between those of the table: PyTorch's layer, ours
 whatever the table says ("linear"), and whichever "auto" takes. Weights are float32; a step is a
 forward and backward of every output, or in inference a forward. T steps, B batch, H input and
-hidden size. Writes lstm_bfloat16_table.json, or lstm_bfloat16.json.
+hidden size. Writes layers_bfloat16_table.json, or layers_bfloat16.json.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 import bppsa_lightning as bl
-from bppsa_lightning.calibration import bfloat16, fit_cpu
+from bppsa_lightning.calibration import bfloat16, fit_cpu, pairs
 from bppsa_lightning.calibration.progress import Progress
 from bppsa_lightning.planner import machine, tables
 from bppsa_lightning.planner.bfloat16 import MODES, TRAINING
@@ -29,8 +29,9 @@ from bppsa_lightning.recurrent.precision import multiplies_bfloat16
 from experiments import recording
 from experiments.benchmarks import timing
 
-STEPS, BATCHES, SIZES = (3, 30, 300), (2, 8, 32, 128), (20, 48, 100, 200, 400)
-HEAD = ("T, B, H", "threads", "PyTorch", "linear", "auto", "auto's speed-up")
+STEPS, BATCHES = (3, 30, 300), (2, 8, 32, 128)
+SIZES = {"LSTM": (20, 48, 100, 200, 400), "GRU": (48, 200, 400), "RNN": (48, 200, 400)}
+HEAD = ("cell", "T, B, H", "threads", "PyTorch", "linear", "auto", "auto's speed-up")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,14 +46,14 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> None:
     asked = parser().parse_args(arguments)
     if not multiplies_bfloat16():
-        raise SystemExit("On this processor PyTorch's LSTM has no instructions for bfloat16.")
+        raise SystemExit("This processor has no instructions for bfloat16 that PyTorch would use.")
     before = torch.get_num_threads()
     found: list[dict[str, Any]] = []
     for threads in asked.threads or sorted({1, before}):
         torch.set_num_threads(threads)
-        found += [table(asked.seconds)] if asked.table else rows(asked.seconds)
+        found += table(asked.seconds) if asked.table else rows(asked.seconds)
     torch.set_num_threads(before)
-    name = "lstm_bfloat16_table" if asked.table else "lstm_bfloat16"
+    name = "layers_bfloat16_table" if asked.table else "layers_bfloat16"
     path = recording.folder(asked.record) / f"{name}.json"
     recording.write(path, {"table" if asked.table else "rows": found})
     if not asked.table:
@@ -62,8 +63,8 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"record: {path}")
 
 
-def table(seconds: float) -> dict[str, Any]:
-    """A part of a table's section, with torch's number of threads."""
+def table(seconds: float) -> list[dict[str, Any]]:
+    """Parts of a table's section, with torch's number of threads."""
     with tempfile.TemporaryDirectory() as folder:
         with mock.patch.dict("os.environ", {tables.FOLDER: str(Path(folder))}):
             kept = Progress(machine.this_cpu(), "bfloat16")
@@ -74,19 +75,20 @@ def table(seconds: float) -> dict[str, Any]:
 def rows(seconds: float) -> list[dict[str, Any]]:
     """A row for each mode and size."""
     return [
-        measure(mode, T, B, H, seconds)
+        measure(cell, mode, T, B, H, seconds)
         for mode in MODES
-        for H in SIZES
+        for cell in SIZES
+        for H in SIZES[cell]
         for B in BATCHES
         for T in STEPS
         if T * B * H * H <= bfloat16.MOST
     ]
 
 
-def measure(mode: str, T: int, B: int, H: int, seconds: float) -> dict[str, Any]:
+def measure(cell: str, mode: str, T: int, B: int, H: int, seconds: float) -> dict[str, Any]:
     """Seconds of PyTorch's layer, of ours and of "auto", and their ratios."""
     torch.manual_seed(0)
-    stock = nn.LSTM(H, H)
+    stock = pairs.CELLS[cell](H, H)
     ours, auto = copy.deepcopy(stock), copy.deepcopy(stock)
     bl.attach(ours, "linear")
     (chain,) = bl.attach(auto)
@@ -94,7 +96,7 @@ def measure(mode: str, T: int, B: int, H: int, seconds: float) -> dict[str, Any]
     layers = {"stock": stock, "linear": ours, "auto": auto}
     ways = {name: step(layer, x, mode) for name, layer in layers.items()}
     found = timing.measure(ways, seconds, most=15, least=5)
-    size = {"mode": mode, "T": T, "B": B, "H": H, "threads": torch.get_num_threads()}
+    size = {"cell": cell, "mode": mode, "T": T, "B": B, "H": H, "threads": torch.get_num_threads()}
     return size | {"ours": chain.fallback_calls == 0} | found
 
 
@@ -117,7 +119,7 @@ def line(row: dict[str, Any]) -> tuple[str, ...]:
     """A row for people."""
     ms = [f"{row[way]['step'] * 1e3:.3f} ms" for way in ("stock", "linear", "auto")]
     size = f"{row['T']}, {row['B']}, {row['H']}"
-    return size, str(row["threads"]), *ms, f"{1 / row['ratio_auto']['step']:.2f}x"
+    return row["cell"], size, str(row["threads"]), *ms, f"{1 / row['ratio_auto']['step']:.2f}x"
 
 
 if __name__ == "__main__":
