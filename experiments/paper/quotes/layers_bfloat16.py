@@ -24,11 +24,12 @@ def _of(rows: list[dict[str, Any]], words: str) -> str:
     ours = [row for row in rows if row["ours"]]
     gains = [row["stock"]["step"] / row["auto"]["step"] for row in ours]
     all_ours = min(row["stock"]["step"] / row["linear"]["step"] for row in rows)
+    left = len(rows) - len(ours)
     return (
-        f"Of {len(rows)} {words}, trained and not, with one thread and with two, "
-        f"{len(rows) - len(ours)} are left to PyTorch; the others are {median(gains):.1f}x as fast "
-        f"as it in the median, {min(gains):.2f}x at worst ({all_ours:.2f}x if none were left to it)"
-        "."
+        f"Of {len(rows)} sizes of {words}, in training and in inference, on one thread and on two, "
+        f"{left} {'is' if left == 1 else 'are'} left to PyTorch. The others are "
+        f"{median(gains):.1f}x as fast as PyTorch in the median, {min(gains):.2f}x at worst; if "
+        f"nothing were left to it, the worst would be {all_ours:.2f}x."
     )
 
 

@@ -1,0 +1,68 @@
+"""The benchmark of layers in bfloat16: what it measures, what the docs quote of it."""
+
+import json
+
+import pytest
+import torch
+
+from bppsa_lightning.calibration import bfloat16
+from bppsa_lightning.planner import hand_over
+from experiments import recording
+from experiments.benchmarks import layers_bfloat16
+from experiments.paper.quotes import layers_bfloat16 as quotes
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    monkeypatch.setattr(layers_bfloat16, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(layers_bfloat16, "STEPS", (3,))
+    monkeypatch.setattr(layers_bfloat16, "BATCHES", (2,))
+    monkeypatch.setattr(layers_bfloat16, "SIZES", {"LSTM": (4,), "GRU": (4,)})
+    monkeypatch.setattr(bfloat16, "GRIDS", {"LSTM": bfloat16.Grid((1, 5), (2,), (4, 6))})
+    monkeypatch.setattr(recording, "folder", lambda asked: tmp_path)
+    return tmp_path
+
+
+def test_what_is_chosen(small, capsys):
+    threads = torch.get_num_threads()
+    layers_bfloat16.main(["--threads", "1", "--seconds", "0"])
+    assert torch.get_num_threads() == threads
+    rows = json.loads((small / "layers_bfloat16.json").read_text())["rows"]
+    assert [(row["mode"], row["cell"]) for row in rows] == [
+        (mode, cell) for mode in ("training", "inference") for cell in ("LSTM", "GRU")
+    ]
+    for row in rows:
+        assert (row["T"], row["B"], row["H"], row["threads"]) == (3, 2, 4, 1)
+        assert all(row[way]["step"] > 0 for way in ("stock", "linear", "auto"))
+    said = capsys.readouterr().out
+    assert said.count("| LSTM | 3, 2, 4 | 1 |") == 2 and "inference" in said
+
+
+def test_a_part_of_the_table(small):
+    layers_bfloat16.main(["--table", "--threads", "1", "2", "--seconds", "0"])
+    parts = json.loads((small / "layers_bfloat16_table.json").read_text())["table"]
+    assert [part["threads"] for part in parts] == [1, 2]
+    assert hand_over.nearest_threads(parts, 2)["T"] == [1, 5]
+    assert [path.name for path in small.iterdir()] == ["layers_bfloat16_table.json"]
+
+
+def test_without_instructions_for_it_there_is_nothing_to_measure(small, monkeypatch):
+    monkeypatch.setattr(layers_bfloat16, "multiplies_bfloat16", lambda: False)
+    with pytest.raises(SystemExit, match="no instructions for bfloat16"):
+        layers_bfloat16.main([])
+
+
+def test_the_quote_names_what_is_left_and_the_extremes(monkeypatch):
+    def row(cell, stock, linear, auto, ours):
+        ways = {"stock": stock, "linear": linear, "auto": auto}
+        return {"cell": cell, "ours": ours} | {way: {"step": s} for way, s in ways.items()}
+
+    rows = [row("LSTM", 2.0, 1.0, 1.0, True), row("LSTM", 1.0, 4.0, 1.0, False)]
+    rows += [row(cell, 6.0, 2.0, 2.0, True) for cell in ("RNN", "GRU", "GRU")]
+    record = {"environment": recording.environment(), "rows": rows}
+    monkeypatch.setattr(quotes, "read", lambda name: record)
+    said = quotes.chosen("records")
+    assert "Of 2 sizes of LSTMs" in said and "1 is left to PyTorch" in said
+    assert "2.0x" in said and "0.25x" in said
+    assert "Of 3 sizes of RNNs and GRUs" in said and "0 are left to PyTorch" in said
+    assert "records/layers_bfloat16.json" in said
