@@ -3,13 +3,12 @@
 T steps, B batch, H input and hidden size.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from bppsa_lightning.calibration import pairs
 from bppsa_lightning.calibration.fit_cpu import Size
-from bppsa_lightning.calibration.progress import Progress
-from bppsa_lightning.planner.bfloat16 import MODES
+from bppsa_lightning.planner.request import MODES
 
 
 class Grid(NamedTuple):
@@ -20,7 +19,7 @@ class Grid(NamedTuple):
     H: tuple[int, ...]
 
 
-# PyTorch's LSTM is faster than ours at many of them, its RNN and GRU at a few large ones.
+# PyTorch's LSTM is faster than ours at many of them, its RNN and GRU at a few with many units.
 _FEW = Grid((1, 3, 10, 100), (1, 4, 16, 64, 256), (32, 128, 256, 512))
 GRIDS = {
     "LSTM": Grid((1, 10, 100, 1000), (1, 4, 16, 64, 256), (8, 32, 64, 128, 256, 512)),
@@ -31,13 +30,14 @@ GRIDS = {
 MOST = 1 << 27
 
 Key = tuple[str, str, int, int, int]  # cell, mode, T, B, H
+Keep = Callable[[str, Callable[[], Any]], Any]  # as `Progress.measured`
 
 
-def measured(kept: Progress, seconds: float) -> Iterator[Mapping[Key, float]]:
+def measured(keep: Keep, seconds: float) -> Iterator[Mapping[Key, float]]:
     """PyTorch's time over ours, of every number of steps, for each cell, B and H.
 
     Args:
-        kept: what was measured so far.
+        keep: what a name was measured to be, of what measures it.
         seconds: for each size.
     """
     for cell, grid in GRIDS.items():
@@ -46,7 +46,7 @@ def measured(kept: Progress, seconds: float) -> Iterator[Mapping[Key, float]]:
                 yield {
                     (cell, mode, T, B, H): ratio
                     for mode in MODES
-                    for T, ratio in _of(cell, mode, B, H, kept, seconds)
+                    for T, ratio in _of(cell, mode, B, H, keep, seconds)
                 }
 
 
@@ -56,13 +56,13 @@ def nodes() -> int:
 
 
 def _of(
-    cell: str, mode: str, B: int, H: int, kept: Progress, seconds: float
+    cell: str, mode: str, B: int, H: int, keep: Keep, seconds: float
 ) -> Iterator[tuple[int, float]]:
     ratio = 1.0
     for T in GRIDS[cell].T:
         if GRIDS[cell].T[0] == T or T * B * H * H <= MOST:
             size = Size(cell, T, B, H)
             name = f"{' '.join(map(str, size))} bfloat16 {mode}"
-            ours, stock = kept.measured(name, lambda: pairs.pair(size, seconds, bfloat16=mode))  # noqa: B023
+            ours, stock = keep(name, lambda: pairs.pair(size, seconds, bfloat16=mode))  # noqa: B023
             ratio = stock / ours
         yield T, ratio

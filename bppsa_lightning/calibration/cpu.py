@@ -169,7 +169,7 @@ class _Run:
     def in_bfloat16(self) -> Iterator[Mapping[bfloat16.Key, float]]:
         """PyTorch's time over ours; nothing where PyTorch multiplies no bfloat16."""
         if precision.multiplies_bfloat16():
-            for node in bfloat16.measured(self.kept, self.each):
+            for node in bfloat16.measured(self.kept.measured, self.each):
                 yield node
                 self.bar.update()
 

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from bppsa_lightning.attach import attach
 from bppsa_lightning.calibration.fit_cpu import Size
 from bppsa_lightning.planner import Plan
-from bppsa_lightning.planner.bfloat16 import INFERENCE, TRAINING
+from bppsa_lightning.planner.request import INFERENCE, TRAINING
 
 CELLS = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
 
@@ -43,7 +43,7 @@ def pair(
         turns: of each way, at most.
         padded: whether, of samples of different lengths, most would be padding; None for samples
             of one length.
-        bfloat16: "training" or "inference" under autocast; None for float32.
+        bfloat16: one of `MODES`, under autocast; None for float32.
     """
     stock = _layer(size)
     ours = copy.deepcopy(stock)

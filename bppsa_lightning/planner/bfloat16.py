@@ -20,15 +20,13 @@ from bppsa_lightning._cells import CELLS
 from bppsa_lightning.planner import machine
 from bppsa_lightning.planner.hand_over import nearest_threads, place
 
-TRAINING, INFERENCE = MODES = "training", "inference"
-
 
 def pytorch_is_faster(cell: str, mode: str, T: int, B: int, H: int) -> bool:
     """Whether PyTorch's layer is the faster one.
 
     Args:
         cell: a name of `CELLS`.
-        mode: one of `MODES`; the second records no graph.
+        mode: as `Request.bfloat16`.
     """
     parts = [part for part in machine.of_bfloat16() if part["cell"] == CELLS[cell].kind]
     if not parts:

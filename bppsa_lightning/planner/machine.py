@@ -12,6 +12,7 @@ import torch
 
 from bppsa_lightning import _cores, _library
 from bppsa_lightning.planner import tables
+from bppsa_lightning.planner.request import MODES
 from bppsa_lightning.planner.tables import form
 
 TABLE = "BPPSA_TABLE"  # environment variable: the name of the shipped table to take
@@ -100,7 +101,7 @@ def _damage(table: Mapping[str, Any], like: Mapping[str, Any]) -> str | None:
         if min(len(part["samples"]), len(part["H"])) < 2 or "LSTM" not in part["seconds"]:
             return "the sizes of steps"
     for part in table.get("bfloat16", ()):
-        for mode in ("training", "inference"):
+        for mode in MODES:
             of_T = [[len(of_B) for of_B in of_T] for of_T in part[mode]]
             if of_T != [[len(part["H"])] * len(part["B"])] * len(part["T"]):
                 return f"the sizes of bfloat16's {mode}"

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 
 DENSE, DIAGONAL = "dense", "diagonal"
+TRAINING, INFERENCE = MODES = "training", "inference"
 
 
 class Request(NamedTuple):
@@ -22,8 +23,8 @@ class Request(NamedTuple):
         total_steps: of samples of different lengths, all their steps; None if they are T each.
         padded_steps: the steps, one after the other, of all padded tensors that they are spread
             over (on the CPU nobody reads it).
-        bfloat16: what PyTorch would do in bfloat16, on a CPU that multiplies it: "training", or
-            "inference", of which nothing is kept for a backward; None where it would not.
+        bfloat16: where PyTorch would compute in bfloat16, on a CPU that multiplies it, one of
+            `MODES`: of "inference" nothing is kept for a backward. None where it would not.
     """
 
     cell: str

@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from bppsa_lightning.planner.bfloat16 import INFERENCE, TRAINING
+from bppsa_lightning.planner.request import INFERENCE, TRAINING
 from bppsa_lightning.recurrent.config import Stack
 
 _WIDENED = (torch.bfloat16, torch.float16)

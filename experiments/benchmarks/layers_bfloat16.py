@@ -5,26 +5,23 @@
 
 With --table what `bl.calibrate` measures of them, for each number of threads; `tables` derives a
 part of amd_epyc_2 from it. Without, sizes between those of the table: PyTorch's layer, ours
-whatever the table says ("linear"), and whichever "auto" takes. Weights are float32; a step is a
+whatever the table says ("linear"), and whichever "auto" takes; also whether it would be ours in
+float32 (ours_in_float32). Weights are float32; a step is a
 forward and backward of every output, or in inference a forward. T steps, B batch, H input and
 hidden size. Writes layers_bfloat16_table.json, or layers_bfloat16.json.
 """
 
 import argparse
 import copy
-import tempfile
-from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
 
 import bppsa_lightning as bl
 from bppsa_lightning.calibration import bfloat16, fit_cpu, pairs
-from bppsa_lightning.calibration.progress import Progress
-from bppsa_lightning.planner import machine, tables
-from bppsa_lightning.planner.bfloat16 import MODES, TRAINING
+from bppsa_lightning.planner import hand_over
+from bppsa_lightning.planner.request import MODES, TRAINING
 from bppsa_lightning.recurrent.precision import multiplies_bfloat16
 from experiments import recording
 from experiments.benchmarks import timing
@@ -65,10 +62,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def table(seconds: float) -> list[dict[str, Any]]:
     """Parts of a table's section, with torch's number of threads."""
-    with tempfile.TemporaryDirectory() as folder:
-        with mock.patch.dict("os.environ", {tables.FOLDER: str(Path(folder))}):
-            kept = Progress(machine.this_cpu(), "bfloat16")
-        ratios = {k: v for node in bfloat16.measured(kept, seconds) for k, v in node.items()}
+    nodes = bfloat16.measured(lambda name, measure: measure(), seconds)
+    ratios = {size: ratio for node in nodes for size, ratio in node.items()}
     return fit_cpu.bfloat16(ratios, torch.get_num_threads())
 
 
@@ -97,7 +92,8 @@ def measure(cell: str, mode: str, T: int, B: int, H: int, seconds: float) -> dic
     ways = {name: step(layer, x, mode) for name, layer in layers.items()}
     found = timing.measure(ways, seconds, most=15, least=5)
     size = {"cell": cell, "mode": mode, "T": T, "B": B, "H": H, "threads": torch.get_num_threads()}
-    return size | {"ours": chain.fallback_calls == 0} | found
+    in_float32 = hand_over.pytorch_is_faster(chain.config.cell.name, T, B, H)
+    return size | {"ours": chain.fallback_calls == 0, "ours_in_float32": not in_float32} | found
 
 
 def step(layer: nn.Module, x: torch.Tensor, mode: str) -> timing.Step:

@@ -10,6 +10,7 @@ import torch
 
 from bppsa_lightning import planner
 from bppsa_lightning.planner import bfloat16, hand_over, machine, tables
+from bppsa_lightning.planner.request import MODES
 from experiments import recording
 
 CPU = torch.device("cpu")
@@ -79,10 +80,8 @@ def test_auto_leaves_to_pytorch_what_is_faster_there_and_no_other_algorithm_does
     assert planner.fallback_reason(in_float32._replace(bfloat16="training")) is not None
 
 
-@pytest.mark.parametrize("name", tables.shipped())
+@pytest.mark.parametrize("name", machine.shipped_cpus())
 def test_a_machine_whose_table_lacks_it_takes_that_of_another(name, monkeypatch):
-    if name not in machine.shipped_cpus():
-        return
     monkeypatch.setenv(machine.TABLE, name)
     machine.forget()
     wanted = tables.shipped()[name].get("bfloat16", tables.shipped()["amd_epyc_2"]["bfloat16"])
@@ -92,14 +91,17 @@ def test_a_machine_whose_table_lacks_it_takes_that_of_another(name, monkeypatch)
 
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
-@pytest.mark.parametrize("mode", bfloat16.MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_the_record_of_what_is_chosen(cell, mode):
     """Sizes between those of the table: seldom far from the better of the two."""
     of_all = recording.read("layers_bfloat16")["rows"]
     rows = [row for row in of_all if (row["cell"], row["mode"]) == (cell, mode)]
     assert {row["threads"] for row in rows} == {1, 2} and len(rows) > 50
     assert {row["ours"] for row in rows} == {True, False}
-    lost = [row["auto"]["step"] / row["stock"]["step"] for row in rows]
-    assert max(lost) < 1.5 and sum(ratio > 1.1 for ratio in lost) <= 4
+    assert all(row["auto"]["step"] < 1.5 * row["stock"]["step"] for row in rows)
+    # (What is PyTorch's either way differs by what disturbed it.)
+    ours = [row["auto"]["step"] / row["stock"]["step"] for row in rows if row["ours"]]
+    assert sum(ratio > 1.1 for ratio in ours) <= 2
+    assert min(row["stock"]["step"] / row["linear"]["step"] for row in rows if row["ours"]) > 0.7
     worst = max(rows, key=lambda row: row["linear"]["step"] / row["stock"]["step"])
     assert worst["linear"]["step"] > 1.3 * worst["stock"]["step"] and not worst["ours"]

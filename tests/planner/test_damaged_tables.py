@@ -19,6 +19,7 @@ from bppsa_lightning.planner import (
     machine,
     tables,
 )
+from bppsa_lightning.planner.request import MODES
 from bppsa_lightning.planner.tables import form
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -51,7 +52,7 @@ def plan_on_cpu():
             assert planner.step_seconds(cell, H, H, B) > 0
             for steps in (None, T * B, T):
                 hand_over.pytorch_is_faster(cell, T, B, H, steps)
-        for cell, mode in itertools.product(CELLS, bfloat16.MODES):
+        for cell, mode in itertools.product(CELLS, MODES):
             bfloat16.pytorch_is_faster(cell, mode, T, B, H)
     for nnz in (1, 36864):
         request = cost_pruned.PrunedRequest((64, 64, 3, 3), nnz, 64, 8, 8, 8, (8, 8))

@@ -4,20 +4,25 @@ import copy
 
 import pytest
 import torch
-from support.recurrent_modules import pack
+from support.recurrent_modules import lstm_has_bfloat16, pack
 from torch import nn
 
 import bppsa_lightning as bl
 from bppsa_lightning.planner import bfloat16
+from bppsa_lightning.planner.request import MODES
 from bppsa_lightning.recurrent import precision
 
 T, B, H = 6, 3, 8
+
+needs_lstm = pytest.mark.skipif(
+    not lstm_has_bfloat16(), reason="PyTorch's LSTM has no bfloat16 on this processor"
+)
 
 
 @pytest.fixture(autouse=True)
 def pytorch_is_faster(monkeypatch):
     """In the modes of a set, at any size; on a CPU that multiplies bfloat16."""
-    modes = set(bfloat16.MODES)
+    modes = set(MODES)
     monkeypatch.setattr(precision, "multiplies_bfloat16", lambda: True)
     monkeypatch.setattr(bfloat16, "pytorch_is_faster", lambda cell, mode, *size: mode in modes)
     bl.planner.machine.forget()
@@ -37,6 +42,7 @@ def cast(dtype=torch.bfloat16):
     return torch.autocast("cpu", dtype)
 
 
+@needs_lstm
 def test_an_lstm_under_autocast_is_pytorchs():
     stock, ours, chain = layers()
     x = torch.randn(T, B, 5)
@@ -47,9 +53,10 @@ def test_an_lstm_under_autocast_is_pytorchs():
     assert "in bfloat16: PyTorch's kernel measured faster" in str(bl.explain(ours))
 
 
-def test_of_one_size_each_call_is_decided_by_its_own_precision(pytorch_is_faster):
+@pytest.mark.parametrize("kind", [nn.GRU, pytest.param(nn.LSTM, marks=needs_lstm)])
+def test_of_one_size_each_call_is_decided_by_its_own_precision(kind, pytorch_is_faster):
     pytorch_is_faster.discard("inference")
-    _, ours, chain = layers()
+    _, ours, chain = layers(kind)
     x = torch.randn(T, B, 5)
     seen = []
     for _ in range(2):
@@ -116,6 +123,7 @@ def test_an_algorithm_by_name_is_obeyed():
     assert (chain.calls, chain.fallback_calls) == (1, 0)
 
 
+@needs_lstm
 def test_no_windows_of_what_pytorch_does_in_bfloat16(monkeypatch):
     """They would be walked in float32."""
     monkeypatch.setattr("bppsa_lightning.recurrent.layer.LayerEngine.may_pay", lambda *_: True)

@@ -53,6 +53,11 @@ OPTIONS = {
 }
 
 
+def lstm_has_bfloat16():
+    """Whether PyTorch's LSTM works in bfloat16: on a processor without AVX-512 it raises."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def pairwise(options):
     """Cases (dicts) in which every pair of values of two options occurs."""
     names = list(options)
