@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.utils.prune import BasePruningMethod
 
@@ -62,6 +62,14 @@ def own_graph() -> AbstractContextManager[Any]:
     A checkpoint counts what its forward saves, and must count the same when that runs again.
     """
     return torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+
+
+def for_graphs(t: Tensor) -> Tensor:
+    """A tensor that a graph may hold: a copy of one that was made in inference mode, else itself.
+
+    Asked outside of that mode: a copy made inside would be such a one again.
+    """
+    return t.clone() if t.is_inference() else t
 
 
 def autocast_as_now(device_type: str) -> Callable[[], AbstractContextManager[Any]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bppsa_lightning import ops, planner
 from bppsa_lightning._cells import CELLS
+from bppsa_lightning._context import for_graphs
 from bppsa_lightning.recurrent.in_place import KernelsAtOnce, KernelsInPlace
 from bppsa_lightning.recurrent.one_piece import in_one_piece
 from bppsa_lightning.windows import LEAST_WARM, choose_cut
@@ -147,7 +148,7 @@ class LayerEngine(Engine):
         return self._converted(dtype)
 
     def _converted(self, dtype: torch.dtype) -> "LayerEngine":
-        weights = [None if w is None else w.detach().to(dtype) for w in self.weights]
+        weights = [None if w is None else for_graphs(w.detach().to(dtype)) for w in self.weights]
         return type(self)(self.cell, weights)
 
 

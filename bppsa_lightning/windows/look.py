@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bppsa_lightning._context import own_graph
+from bppsa_lightning._context import for_graphs, own_graph
 from bppsa_lightning.windows.cut import Leaves, side_by_side
 from bppsa_lightning.windows.engine import Engine
 from bppsa_lightning.windows.levels import Levels, rounding_of, rounding_of_gradients
@@ -106,7 +106,8 @@ class _Look:
     def _pieces(self, at: int, length: int, dtype: torch.dtype) -> list[Tensor]:
         """Steps of all pieces: of as many as are walked, as all would be a copy of the sequence."""
         starts = [start + at for start in self.starts]
-        return _cast([side_by_side(x, starts, length) for x in self.xs], dtype)
+        parts = [for_graphs(side_by_side(x, starts, length)) for x in self.xs]
+        return _cast(parts, dtype)
 
     def _gradients(self, steps: int) -> float:
         """How far gradients are from the truth, by those of the state before some steps."""

@@ -164,7 +164,8 @@ class Memory:
 
     def _look(self, engine: Engine, xs: Leaves, state: Leaves) -> None:
         T = xs[0].shape[0]
-        with torch.no_grad():
+        # What it finds is used in training, too, and gradients are part of it.
+        with torch.inference_mode(False), torch.no_grad():
             seen = look(
                 engine, [x.detach() for x in xs], [s.detach() for s in state],
                 max(1, T // _PART_OF_STEPS),

@@ -57,6 +57,29 @@ def test_a_long_sequence_is_walked_in_windows(kind, options):
     assert_as_exact(found, [walk], results(stock.double(), x.double(), u.double()), slack=2e-6)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_first_called_in_inference_mode(kind):
+    """As by a Trainer, which validates before it trains; batches are made in that mode, too."""
+    chain, layer, stock = attached(kind)
+    with torch.inference_mode():
+        x = torch.randn(T, 1, I)
+        for _ in range(2):
+            torch.testing.assert_close(layer(x)[0], stock(x)[0])
+        assert chain.plan.algorithm == "speculative"
+    x, u = x.clone(), torch.rand(T, 1, H)
+    found, walk = results(layer, x, u), results(stock, x, u)
+    assert chain.plan.algorithm == "speculative"
+    assert_as_exact(found, [walk], results(stock.double(), x.double(), u.double()), slack=2e-6)
+
+
+def test_made_and_called_in_inference_mode():
+    with torch.inference_mode():
+        chain, layer, stock = attached("GRU")
+        x = torch.randn(T, 1, I)
+        torch.testing.assert_close(layer(x)[0], stock(x)[0])
+    assert chain.plan.algorithm == "speculative"
+
+
 @pytest.mark.parametrize("shape", [(300, 1, I), (T, 3, I), (T // 2, 64, I)])
 def test_short_ones_and_batches_are_not(shape):
     chain, layer, _ = attached("GRU")
