@@ -12,7 +12,7 @@ from typing_extensions import override
 from bppsa_lightning._same_batches import generators, set_generators
 from bppsa_lightning._trees import stand_in
 from bppsa_lightning.attach import divide
-from bppsa_lightning.strategy import AttachDuringFit
+from bppsa_lightning.strategy import AttachesChains
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -21,7 +21,7 @@ else:
     DDPStrategy = stand_in("pytorch.strategies.DDPStrategy")
 
 
-class BPPSAChainStrategy(AttachDuringFit, DDPStrategy):
+class BPPSAChainStrategy(AttachesChains, DDPStrategy):
     """Trains with every recurrent layer's time divided over the processes of a chain.
 
     ``Trainer(strategy="bppsa_chain", devices=P)``. All processes of a chain get the same batches

@@ -32,8 +32,8 @@ else:
     DDPStrategy = stand_in("pytorch.strategies.DDPStrategy")
 
 
-class AttachDuringFit(Settles, Strategy):
-    """What is the same on one device and on several: chains attached for the time of ``fit``."""
+class AttachesChains(Settles, Strategy):
+    """What is the same on one device and on several: chains attached for the time of a run."""
 
     def _init_attach(self, algorithm: str | Mapping[str, str]) -> None:
         check_algorithm(algorithm)
@@ -41,12 +41,20 @@ class AttachDuringFit(Settles, Strategy):
         self.chains: list[Chain] = []
         self.scans: list[tuple[str, tuple[int, int, int], planner.Plan]] = []
         self.explanation = ""
+        self._said = ""
         self._attached_here: list[Replacement] = []
         self._learned: dict[str, Any] = {}
         self._steps = Scans()
         self._idle = IdleWatch()
 
+    @override
+    def setup(self, trainer: pl.Trainer) -> None:
+        super().setup(trainer)
+        if trainer.state.fn != "fit":
+            self._attach()
+
     def _attach(self) -> None:
+        """Called by subclasses in ``fit``, before the optimizers are set up."""
         model = self.lightning_module
         assert model is not None
         self.chains, self._attached_here = attach_chains(model, self.algorithm, keep=True)
@@ -54,7 +62,10 @@ class AttachDuringFit(Settles, Strategy):
         learn(self.chains, self._learned)
         self._steps.begin(model)
         self._idle = IdleWatch()
-        rank_zero_info(summary(model))
+        text = summary(model)
+        if text != self._said or model.trainer.state.fn == "fit":
+            rank_zero_info(text)
+        self._said = text
 
     def _divide(self) -> None:
         """For strategies that divide chains over ranks."""
@@ -92,7 +103,7 @@ class AttachDuringFit(Settles, Strategy):
     def teardown(self) -> None:
         model = self.lightning_module
         try:
-            if model is not None and self._fits(model):
+            if model is not None:
                 self.explanation = explain(model)
         except Exception as error:  # an earlier one (of a device, say) is what the user must see
             self.explanation = f"explain failed: {error!r}"
@@ -102,20 +113,14 @@ class AttachDuringFit(Settles, Strategy):
         self._steps.end()
         super().teardown()
 
-    @staticmethod
-    def _fits(model: pl.LightningModule) -> bool:
-        """Whether it is ``fit`` that ends."""
-        trainer = model._trainer
-        return trainer is not None and trainer.state.fn == "fit"
 
-
-class BPPSAStrategy(AttachDuringFit, OneOrSeveral, SingleDeviceStrategy):
+class BPPSAStrategy(AttachesChains, OneOrSeveral, SingleDeviceStrategy):
     """Trains with the backward of every chain in the model by a scan over Jacobians.
 
-    For the time of ``fit`` the model's chains are attached (see `attach`); the user's
-    ``training_step`` and every other part of the loop run unchanged, gradients arrive through
-    autograd's own accumulation. ``validate``, ``test`` and ``predict`` on their own do not touch
-    the model.
+    For the time of ``fit``, ``validate``, ``test`` or ``predict`` the model's chains are attached
+    (see `attach`); the user's ``training_step`` and every other part of the loop run unchanged,
+    gradients arrive through autograd's own accumulation. Evaluation runs the same forward kernels
+    as training, so that its numbers are those of the validation in ``fit``.
 
     Given several devices or nodes by the Trainer it becomes a `BPPSADDPStrategy`, as Lightning's
     own choice becomes "ddp" there.
@@ -129,9 +134,9 @@ class BPPSAStrategy(AttachDuringFit, OneOrSeveral, SingleDeviceStrategy):
         precision_plugin: as in Lightning's strategies.
 
     Attributes:
-        chains: the attached chains; empty outside ``fit``.
+        chains: the attached chains; empty outside of a run.
         scans: (cell, (T, B, H), plan) of each scan of the last backward.
-        explanation: what `explain` says of the model, as it was at the end of the last ``fit``.
+        explanation: what `explain` says of the model, as it was at the end of the last run.
 
     Raises:
         TypeError, ValueError: `algorithm` is unknown; or the Trainer was given several devices, and
@@ -161,7 +166,7 @@ class BPPSAStrategy(AttachDuringFit, OneOrSeveral, SingleDeviceStrategy):
         super().setup(trainer)
 
 
-class BPPSADDPStrategy(AttachDuringFit, DDPStrategy):
+class BPPSADDPStrategy(AttachesChains, DDPStrategy):
     """Lightning's `DDPStrategy` (a process for each device), each process' backward by scan.
 
     ``Trainer(strategy="bppsa_ddp", devices=…)``; "bppsa_ddp_spawn", "bppsa_ddp_fork" and

@@ -26,6 +26,7 @@ from experiments import recording
 from experiments.paper.quotes import (
     command_line,
     cpu,
+    evaluation,
     examples,
     front_page,
     gpu,
@@ -60,6 +61,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     **windows_trained.BLOCKS,
     **loops.BLOCKS,
     **layers.BLOCKS,
+    **evaluation.BLOCKS,
     **examples.BLOCKS,
     **command_line.BLOCKS,
 }

@@ -48,9 +48,11 @@ def test_a_chain_trains_as_one_process(tmp_path, one, training, devices, way):
     for rank in left(tmp_path, training, devices):
         assert rank["steps"] == wanted["steps"] >= 16
         assert rank["losses"] == pytest.approx(wanted["losses"], rel=1e-9)
-        assert rank["val"] == pytest.approx(wanted["val"], rel=1e-9)
+        for val in ("val", "val_alone"):
+            assert rank[val] == pytest.approx(wanted[val], rel=1e-9)
         assert_close(rank["weights"], wanted["weights"], 1e-9)
         assert way in rank["explanation"]
+        assert f"over {devices} ranks" in rank["explanation_alone"]
 
 
 @pytest.mark.slow

@@ -39,6 +39,14 @@ def test_two_processes_train_as_under_lightnings_own_strategy(left, training, st
     assert all(torch.equal(ours[0]["weights"][n], ours[1]["weights"][n]) for n in shared)
 
 
+@pytest.mark.parametrize("strategy", ["bppsa_ddp", "bppsa"])
+def test_two_processes_validate_as_under_lightnings_own_strategy(left, strategy):
+    for rank in "01":
+        found = left[f"layers_{strategy}_validated", rank]
+        assert found["val"] == pytest.approx(left["layers_ddp_validated", rank]["val"], rel=1e-9)
+        assert "2 of 2 recurrent layers accelerated" in found["explanation"]
+
+
 def test_each_process_scans_its_recurrent_layers(left):
     for rank in "01":
         assert left["layers_bppsa_ddp", rank]["scans"] == 5  # 1 and 2 layers x 2 directions

@@ -1,7 +1,8 @@
-"""The strategy attaches a model's chains in fit, and only there; what the user attached stays."""
+"""The strategy attaches a model's chains for a run, and no longer; what the user attached stays."""
 
 import logging
 import signal
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -69,14 +70,33 @@ class Attachment(Classifier):
         return super().configure_optimizers()
 
 
-@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
-def test_evaluation_alone_does_not_attach(stage):
-    torch.manual_seed(0)
+STAGES = ["validate", "test", "predict"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_evaluation_alone(stage):
+    found = []
+    for strategy in (STOCK, "bppsa"):
+        torch.manual_seed(0)
+        model = Attachment()
+        before = model.rnn.__dict__.copy()
+        train = trainer(strategy, precision="64-true")
+        found.append(getattr(train, stage)(model, data()))
+        assert model.attached == {stage: {strategy == "bppsa"}, "teardown": {False}}
+        assert model.rnn.__dict__.keys() == before.keys()
+    assert train.strategy.chains == [] and "1 of 1 recurrent" in train.strategy.explanation
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_evaluation_that_fails_leaves_the_model_detached(stage):
     model = Attachment()
-    before = model.rnn.__dict__.copy()
-    getattr(trainer("bppsa"), stage)(model, data())
-    assert model.attached[stage] == {False}
-    assert model.rnn.__dict__.keys() == before.keys()
+    model.where, model.error = stage, RuntimeError
+    train = trainer("bppsa")
+    with pytest.raises(RuntimeError, match="stop here"):
+        getattr(train, stage)(model, data())
+    assert model.attached[stage] == {True}
+    assert not is_attached(model.rnn) and train.strategy.chains == []
 
 
 def test_one_trainer_fits_evaluates_and_fits_again():
@@ -87,7 +107,7 @@ def test_one_trainer_fits_evaluates_and_fits_again():
         assert model.attached["train"] == {True}
         assert not is_attached(model.rnn) and train.strategy.chains == []
         train.test(model, data(), verbose=False)
-        assert model.attached["test"] == {False}
+        assert model.attached["test"] == {True} and not is_attached(model.rnn)
         train.fit_loop.max_epochs += 1
     assert len(model.losses) == 8
 
@@ -195,6 +215,17 @@ class NoChain(Classifier):
             assert self.trainer.strategy.scans == [] == self.trainer.strategy.chains
 
 
+@contextmanager
+def lines_of(caplog):
+    """Adds what Lightning's logger is given."""
+    logger = logging.getLogger("lightning.pytorch")
+    logger.addHandler(caplog.handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(caplog.handler)
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
@@ -212,13 +243,18 @@ class NoChain(Classifier):
     ],
 )
 def test_the_strategy_says_what_it_scans(model, said, caplog):
-    logger = logging.getLogger("lightning.pytorch")
-    logger.addHandler(caplog.handler)
-    try:
+    with lines_of(caplog):
         fit("bppsa", model)
-    finally:
-        logger.removeHandler(caplog.handler)
     assert any(record.getMessage().startswith(said) for record in caplog.records)
+
+
+def test_evaluations_say_it_once(caplog):
+    model, train = Attachment(), trainer("bppsa")
+    with lines_of(caplog):
+        for _ in range(3):
+            train.predict(model, data())
+    said = {id(r) for r in caplog.records if "BPPSA accelerates" in r.getMessage()}
+    assert len(said) == 1
 
 
 def test_a_model_without_chains_trains_to_the_same_bits():
@@ -227,7 +263,7 @@ def test_a_model_without_chains_trains_to_the_same_bits():
     assert_identical(weights(scanned), weights(stock))
 
 
-def test_the_explanation_outlives_fit():
+def test_the_explanation_outlives_the_run():
     strategy = bl.BPPSAStrategy(algorithm="chunked")
     assert strategy.explanation == ""
     model = fit(strategy, max_steps=2)

@@ -1,4 +1,4 @@
-"""Chains in scan mode for the time of ``fit``, under any strategy: a callback for any Trainer."""
+"""Chains in scan mode for the time of a run, under any strategy: a callback for any Trainer."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ else:
 
 
 class Attach(Callback):
-    """Attaches the model's chains when ``fit`` starts, and detaches them when it ends.
+    """Attaches the model's chains when a Trainer's run starts, and detaches them when it ends.
 
     For a strategy that is not Lightning's own single device or DDP, for which there are "bppsa" and
     "bppsa_ddp": FSDP, DeepSpeed, Ray Train's, a custom one. The model is attached in each process,
-    after the strategy has wrapped it. What was attached before stays as it is, in `fit` and after.
+    after the strategy has wrapped it, for ``fit``, ``validate``, ``test`` and ``predict``. What was
+    attached before stays as it is, in a run and after.
 
     Args:
         algorithm: "auto" (the planner chooses), "linear", "chunked", "blelloch" or
@@ -36,8 +37,8 @@ class Attach(Callback):
             `bppsa_lightning.attach`.
 
     Attributes:
-        chains: the attached chains; empty outside ``fit``.
-        explanation: what `explain` says of the model, as it was at the end of the last ``fit``.
+        chains: the attached chains; empty outside of a run.
+        explanation: what `explain` says of the model, as it was at the end of the last run.
 
     Raises:
         TypeError, ValueError: `algorithm` is unknown.
@@ -48,6 +49,7 @@ class Attach(Callback):
         self.algorithm = algorithm
         self.chains: list[Chain] = []
         self.explanation = ""
+        self._said = ""
         self._attached_here: list[Replacement] = []
         self._learned: dict[str, Any] = {}
         self._steps = Scans()
@@ -55,13 +57,26 @@ class Attach(Callback):
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._attach(trainer, pl_module)
+
+    @override
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.state.fn != "fit":
+            self._attach(trainer, pl_module)
+
+    on_test_start = on_predict_start = on_validation_start
+
+    def _attach(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # Not in `setup`: here the strategy has wrapped, sharded and converted what it wants to.
         self.chains, self._attached_here = attach_chains(pl_module, self.algorithm, keep=True)
         learn(self.chains, self._learned)
         self._steps.begin(pl_module)
         self._idle = IdleWatch()
-        if getattr(trainer.strategy, "chains", None) is None:  # else the strategy has said it
-            rank_zero_info(summary(pl_module))
+        text = summary(pl_module)
+        by_strategy = getattr(trainer.strategy, "chains", None) is not None  # which has said it
+        if not by_strategy and (text != self._said or trainer.state.fn == "fit"):
+            rank_zero_info(text)
+        self._said = text
 
     @override
     def on_train_batch_end(
@@ -86,6 +101,13 @@ class Attach(Callback):
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.explanation = explain(pl_module)
         self._detach()
+
+    @override
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.state.fn != "fit":
+            self.explanation = explain(pl_module)
+
+    on_test_end = on_predict_end = on_validation_end
 
     @override
     def on_exception(self, *args: Any, **kwargs: Any) -> None:

@@ -54,7 +54,7 @@ def compare(
 ) -> dict[str, Any]:
     """Seconds a step of stock and of "bppsa", in turns: B=16, H=20, the first 20 steps left out."""
     taken: dict[str, list[float]] = {"auto": [], "bppsa": []}
-    with _quietly(), tempfile.TemporaryDirectory() as folder:
+    with quietly(), tempfile.TemporaryDirectory() as folder:
         data = BitstreamDataModule(data_dir=folder, steps=T, num_samples=16 * (steps + 20))
         for strategy in [*taken] * rounds:
             pl.seed_everything(0, verbose=False)
@@ -92,12 +92,13 @@ class AnyCell(BitstreamRNN):
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Without what each Trainer says of itself."""
+def quietly() -> Iterator[None]:
+    """Without what each Trainer says of itself, and of what it runs on."""
     logger = logging.getLogger("lightning.pytorch")
     level = logger.level
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", message=".*treespec.*is deprecated")  # Lightning's own
         logger.setLevel(logging.ERROR)
         try:
             yield

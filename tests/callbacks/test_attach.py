@@ -1,4 +1,4 @@
-"""bl.Attach: scanned in fit, under whatever strategy, and only there."""
+"""bl.Attach: scanned for a run of the Trainer, under whatever strategy, and no longer."""
 
 import pytest
 import torch
@@ -17,7 +17,9 @@ class Attachment(Classifier):
         return super().training_step(batch, batch_idx)
 
     def test_step(self, batch, batch_idx):
-        assert not is_attached(self.rnn)
+        assert is_attached(self.rnn)
+
+    validation_step = predict_step = test_step
 
 
 def test_the_training_is_that_of_the_strategy_alone():
@@ -26,7 +28,14 @@ def test_the_training_is_that_of_the_strategy_alone():
     assert_same_training(stock_training(precision="64-true", max_epochs=2), model)
     assert not is_attached(model.rnn) and attach.chains == []
     assert "chunked" in attach.explanation and "1 of 1 recurrent" in attach.explanation
-    trainer(STOCK, callbacks=[attach]).test(model, data(), verbose=False)
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_evaluation_alone(stage):
+    attach, model = bl.Attach("chunked"), Attachment()
+    getattr(trainer(STOCK, callbacks=[attach]), stage)(model, data())
+    assert not is_attached(model.rnn) and attach.chains == []
+    assert "1 of 1 recurrent" in attach.explanation
 
 
 def test_what_was_attached_before_stays():

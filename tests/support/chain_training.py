@@ -81,13 +81,19 @@ def main() -> None:
     )
     torch.manual_seed(7)
     fits.fit(model, *data)
+    left = {
+        "losses": model.losses,
+        "steps": fits.global_step,
+        "val": float(fits.callback_metrics["val"]),
+        "explanation": getattr(fits.strategy, "explanation", ""),
+    }
+    [alone] = fits.validate(model, data[1], verbose=False)
     torch.save(
-        {
+        left
+        | {
             "weights": {name: t.clone() for name, t in model.state_dict().items()},
-            "losses": model.losses,
-            "steps": fits.global_step,
-            "val": float(fits.callback_metrics["val"]),
-            "explanation": getattr(fits.strategy, "explanation", ""),
+            "val_alone": alone["val"],
+            "explanation_alone": getattr(fits.strategy, "explanation", ""),
         },
         folder / f"{training}_{devices}_{fits.global_rank}.pt",
     )

@@ -33,6 +33,9 @@ class Layers(Classifier):
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.rnn(self.first(x)[0])[0].mean(1))
 
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        self.log("val", self.loss(batch), sync_dist=True)
+
 
 class Images(Classifier):
     """Convolutions, with a batch norm whose statistics are each process' own."""
@@ -81,7 +84,12 @@ def train(path: Path, strategy: str, model: type, shape: tuple[int, ...], **sett
     )
     torch.manual_seed(0)
     settings["callbacks"] = [Leaves(path), *settings.get("callbacks", ())]
-    trainer(strategy, devices=2, precision="64-true", **settings).fit(model(), DataLoader(data, 4))
+    fits, module = trainer(strategy, devices=2, precision="64-true", **settings), model()
+    fits.fit(module, DataLoader(data, 4))
+    if model is Layers:
+        [alone] = fits.validate(module, DataLoader(data, 4), verbose=False)
+        alone["explanation"] = getattr(fits.strategy, "explanation", "")
+        torch.save(alone, path.with_name(f"{path.name}_validated_{fits.global_rank}.pt"))
 
 
 def pruned_by(callback: type) -> pl.Callback:
