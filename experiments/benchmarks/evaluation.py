@@ -1,4 +1,4 @@
-"""`Trainer.test` by itself under "bppsa" and under stock PyTorch: networks over time, pruned VGG-11.
+"""`Trainer.test` alone, under "bppsa" and under stock PyTorch: networks over time, pruned VGG-11.
 
     python -m experiments.benchmarks.evaluation
     python -m experiments.benchmarks.evaluation --only RNN "VGG-11, 3% left" --record
