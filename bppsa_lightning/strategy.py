@@ -14,6 +14,7 @@ from bppsa_lightning import ops, planner
 from bppsa_lightning._one_or_several import OneOrSeveral
 from bppsa_lightning._rank_zero import rank_zero_info
 from bppsa_lightning._replacement import Replacement
+from bppsa_lightning._told import Told
 from bppsa_lightning._trees import Settles, stand_in
 from bppsa_lightning.attach import attach_chains, check_algorithm
 from bppsa_lightning.chain import LEARNED, Chain, learn, learned
@@ -41,7 +42,7 @@ class AttachesChains(Settles, Strategy):
         self.chains: list[Chain] = []
         self.scans: list[tuple[str, tuple[int, int, int], planner.Plan]] = []
         self.explanation = ""
-        self._said = ""
+        self._told = Told()
         self._attached_here: list[Replacement] = []
         self._learned: dict[str, Any] = {}
         self._steps = Scans()
@@ -62,10 +63,8 @@ class AttachesChains(Settles, Strategy):
         learn(self.chains, self._learned)
         self._steps.begin(model)
         self._idle = IdleWatch()
-        text = summary(model)
-        if text != self._said or model.trainer.state.fn == "fit":
-            rank_zero_info(text)
-        self._said = text
+        if self._told.is_news(model, model.trainer):
+            rank_zero_info(summary(model))
 
     def _divide(self) -> None:
         """For strategies that divide chains over ranks."""
@@ -103,7 +102,7 @@ class AttachesChains(Settles, Strategy):
     def teardown(self) -> None:
         model = self.lightning_module
         try:
-            if model is not None:
+            if model is not None and self._told.news:
                 self.explanation = explain(model)
         except Exception as error:  # an earlier one (of a device, say) is what the user must see
             self.explanation = f"explain failed: {error!r}"
@@ -136,7 +135,8 @@ class BPPSAStrategy(AttachesChains, OneOrSeveral, SingleDeviceStrategy):
     Attributes:
         chains: the attached chains; empty outside of a run.
         scans: (cell, (T, B, H), plan) of each scan of the last backward.
-        explanation: what `explain` says of the model, as it was at the end of the last run.
+        explanation: what `explain` says of the model, as it was at the end of the last ``fit``, or
+            of the first evaluation of a model that was not fitted.
 
     Raises:
         TypeError, ValueError: `algorithm` is unknown; or the Trainer was given several devices, and

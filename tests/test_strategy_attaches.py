@@ -1,6 +1,7 @@
 """The strategy attaches a model's chains for a run, and no longer; what the user attached stays."""
 
 import logging
+import pickle
 import signal
 from contextlib import contextmanager
 
@@ -261,6 +262,24 @@ def test_a_model_without_chains_trains_to_the_same_bits():
     stock, scanned = both(NoChain, max_steps=8)
     assert stock.losses == scanned.losses
     assert_identical(weights(scanned), weights(stock))
+
+
+def test_each_new_model_is_explained_and_a_fit_is_not_forgotten(caplog):
+    class Other(Stacked):
+        def predict_step(self, batch, batch_idx):
+            return self(batch[0])
+
+    train, model = trainer("bppsa"), Attachment()
+    train.fit(model, data())
+    fitted = train.strategy.explanation
+    train.predict(model, data())
+    assert train.strategy.explanation == fitted
+    with lines_of(caplog):
+        train.predict(Other(), data())
+    assert "BPPSA accelerates 2 of 3" in caplog.text
+    assert train.strategy.explanation.startswith("Other: 2 of 3")
+    copy = pickle.loads(pickle.dumps(train.strategy._told))
+    assert copy.is_news(model, train)
 
 
 def test_the_explanation_outlives_the_run():

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from bppsa_lightning._rank_zero import rank_zero_info
 from bppsa_lightning._replacement import Replacement
+from bppsa_lightning._told import Told
 from bppsa_lightning._trees import stand_in
 from bppsa_lightning.attach import attach_chains, check_algorithm
 from bppsa_lightning.chain import Chain, learn, learned
@@ -38,7 +39,8 @@ class Attach(Callback):
 
     Attributes:
         chains: the attached chains; empty outside of a run.
-        explanation: what `explain` says of the model, as it was at the end of the last run.
+        explanation: what `explain` says of the model, as it was at the end of the last ``fit``, or
+            of the first evaluation of a model that was not fitted.
 
     Raises:
         TypeError, ValueError: `algorithm` is unknown.
@@ -49,7 +51,7 @@ class Attach(Callback):
         self.algorithm = algorithm
         self.chains: list[Chain] = []
         self.explanation = ""
-        self._said = ""
+        self._told = Told()
         self._attached_here: list[Replacement] = []
         self._learned: dict[str, Any] = {}
         self._steps = Scans()
@@ -72,11 +74,9 @@ class Attach(Callback):
         learn(self.chains, self._learned)
         self._steps.begin(pl_module)
         self._idle = IdleWatch()
-        text = summary(pl_module)
         by_strategy = getattr(trainer.strategy, "chains", None) is not None  # which has said it
-        if not by_strategy and (text != self._said or trainer.state.fn == "fit"):
-            rank_zero_info(text)
-        self._said = text
+        if self._told.is_news(pl_module, trainer) and not by_strategy:
+            rank_zero_info(summary(pl_module))
 
     @override
     def on_train_batch_end(
@@ -104,7 +104,7 @@ class Attach(Callback):
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.state.fn != "fit":
+        if trainer.state.fn != "fit" and self._told.news:
             self.explanation = explain(pl_module)
 
     on_test_end = on_predict_end = on_validation_end

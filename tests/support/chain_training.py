@@ -44,6 +44,9 @@ class Model(pl.LightningModule):
         x, target = batch
         self.log("val", cross_entropy(self.head(self.rnn(self.first(x)[0])[0].mean(1)), target))
 
+    def on_validation_end(self) -> None:
+        self.explanation = bl.explain(self)
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
@@ -93,7 +96,7 @@ def main() -> None:
         | {
             "weights": {name: t.clone() for name, t in model.state_dict().items()},
             "val_alone": alone["val"],
-            "explanation_alone": getattr(fits.strategy, "explanation", ""),
+            "explanation_alone": model.explanation,
         },
         folder / f"{training}_{devices}_{fits.global_rank}.pt",
     )

@@ -36,6 +36,9 @@ class Layers(Classifier):
     def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
         self.log("val", self.loss(batch), sync_dist=True)
 
+    def on_validation_end(self) -> None:
+        self.explanation = bl.explain(self)
+
 
 class Images(Classifier):
     """Convolutions, with a batch norm whose statistics are each process' own."""
@@ -88,7 +91,7 @@ def train(path: Path, strategy: str, model: type, shape: tuple[int, ...], **sett
     fits.fit(module, DataLoader(data, 4))
     if model is Layers:
         [alone] = fits.validate(module, DataLoader(data, 4), verbose=False)
-        alone["explanation"] = getattr(fits.strategy, "explanation", "")
+        alone["explanation"] = module.explanation
         torch.save(alone, path.with_name(f"{path.name}_validated_{fits.global_rank}.pt"))
 
 
