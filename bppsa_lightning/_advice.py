@@ -1,6 +1,5 @@
 """Warnings that say what to do, each once for each module."""
 
-import warnings
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -22,8 +21,4 @@ def advise(module: nn.Module, about: str, text: str) -> None:
     if about in given:
         return
     given.add(about)
-    text = f"{text} See docs/troubleshooting.md#{about}"
-    try:
-        rank_zero_warn(text)
-    except ModuleNotFoundError:  # no Lightning here, and no ranks
-        warnings.warn(text, stacklevel=3)
+    rank_zero_warn(f"{text} See docs/troubleshooting.md#{about}")
