@@ -6,9 +6,8 @@
 A box is a folder or a file directly under `bppsa_lightning/` or `csrc/`, and `testing/drivers`,
 which nobody includes. Python imports are read with `ast`, C++ includes with a regular expression;
 nothing is imported or compiled. A box stands above everything that it uses. An arrow that follows
-from others (a uses b, b uses c, hence a may use c) is left out.
-
-A new folder or file needs a line in `PURPOSES`, and a circle has no picture: both are errors.
+from others (a uses b, b uses c, hence a may use c) is left out. A new folder or file needs a line
+in `PURPOSES`, and a circle has no picture: both are errors.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ class StepEngine(Engine):
         tensors, constants: that the step reads beside its arguments, where gradients are wanted,
             and where none are.
         in_python: the step without what torch.compile made of it.
+        detached: as of `Engine`.
 
     Attributes:
         y_tree: of the last call.
@@ -48,7 +49,9 @@ class StepEngine(Engine):
         tensors: Sequence[Tensor] = (),
         in_python: Step | None = None,
         constants: Sequence[Tensor] = (),
+        detached: tuple[Sequence[bool], Sequence[bool]] = ((), ()),
     ) -> None:
+        self.detached = detached
         self.step, self._in_python = step, in_python or step
         self.tensors, self.constants = tensors, constants
         self.state_tree, self.x_tree = state_tree, x_tree

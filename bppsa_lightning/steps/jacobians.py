@@ -79,9 +79,9 @@ class _JacobianScan(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, *before)
         call.ys = len(results)
-        outputs = (*results, *(s.clone() for s in last))
-        ctx.mark_non_differentiable(*(t for t in outputs if not t.is_floating_point()))
-        return outputs
+        last = [s.clone() for s in last]
+        ctx.mark_non_differentiable(*call.engine.without_gradient(results, last))
+        return (*results, *last)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:

@@ -36,6 +36,7 @@ class Probe:
         repeats: whether a walk of it can be repeated for the backward.
         tensors: that it reads beside its arguments, and that require a gradient.
         constants: those that do not.
+        detached: of the leaves of y, and of those of the state, which never require a gradient.
 
     Raises:
         TypeError, ValueError: it does not return (state, y) with a state like the one it was given.
@@ -45,11 +46,12 @@ class Probe:
         leaves, tree = flatten(state)
         self.tensors: list[Tensor] = []
         self.constants: list[Tensor] = []
+        self.detached: tuple[list[bool], list[bool]] = [], []
         with _same_random_numbers(leaves):
             result, self.reason = self._watched(in_python, state, x)
             if result is not None:
                 check_result(result, tree, leaves)
-            self.reason = self.reason or self._graph(step, state, x)
+            self.reason = self.reason or self._graph(step, in_python, state, x)
             self.reason = self.reason or self._unfit(result, leaves[0].shape[0])
             if self.reason is None:
                 others = _mixes_samples(in_python, state, x, result), _twice_read(self.tensors)
@@ -78,15 +80,33 @@ class Probe:
         self.constants = [t for t in others if not t.is_inference()]
         return result, reason
 
-    def _graph(self, step: Step, state: Any, x: Any) -> str | None:
+    def _graph(self, step: Step, in_python: Step, state: Any, x: Any) -> str | None:
         """Adds the leaves that only the graph shows; why that is not enough, or None."""
         forget_casts()  # which the call without a graph made
         oldest = _newest_node()
-        unseen = _leaves_of_graph(step(*mapped(_copy, (state, x))), self.tensors, oldest)
+        result = step(*mapped(_copy, (state, x)))
+        unseen = _leaves_of_graph(result, self.tensors, oldest)
         if unseen is None:
             return "it reads a tensor with a history that could not be found"
         self.tensors += unseen
+        if torch.is_grad_enabled() and not all(map(_is_in_graph, flatten(result)[0])):
+            self._follow(in_python, state, x)
         return None
+
+    def _follow(self, step: Step, state: Any, x: Any) -> None:
+        """Sees what gradients of state and x reach, until one more step reaches no further."""
+        leaves, tree = flatten(state)
+        wanted = [t.requires_grad for t in leaves]
+        while True:
+            own = [_copy_in_graph(t, w) for t, w in zip(leaves, wanted, strict=True)]
+            inputs = mapped(lambda t: _copy_in_graph(t, t.requires_grad), x)
+            after, y = step(tree.unflatten(own), inputs)
+            reached = [_is_in_graph(t) for t in flatten(after)[0]]
+            following = [a or b for a, b in zip(wanted, reached, strict=True)]
+            if following == wanted:
+                break
+            wanted = following
+        self.detached = [not _is_in_graph(t) for t in flatten(y)[0]], [not r for r in reached]
 
     def _unfit(self, result: Any, B: int) -> str | None:
         if any(t._backward_hooks for t in self.tensors):
@@ -146,6 +166,15 @@ def _tensors_of(result: Any) -> list[Tensor]:
 
 def _copy(t: Tensor) -> Tensor:
     return t.detach().clone()
+
+
+def _copy_in_graph(t: Tensor, wanted: bool) -> Tensor:
+    """A copy that a step may change in place, also if it requires a gradient."""
+    return _copy(t).requires_grad_().clone() if wanted else _copy(t)
+
+
+def _is_in_graph(t: Any) -> bool:
+    return isinstance(t, Tensor) and t.requires_grad
 
 
 def _newest_node() -> int:

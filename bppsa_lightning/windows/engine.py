@@ -26,11 +26,13 @@ class Engine(ABC):
         gain: how many times as fast as the walk windows must be estimated to be; less is noise.
         rows: samples that it walks best in multiples of so many.
         near: of the least estimated time, what is taken for as good.
+        detached: of ys, and of the state, which never require a gradient; empty if any may.
         changes_state: whether it may change the state that it is given, in place.
     """
 
     tensors: Sequence[Tensor] = ()
     constants: Sequence[Tensor] = ()
+    detached: tuple[Sequence[bool], Sequence[bool]] = (), ()
     call: float = 0.0
     calls: tuple[float, float] = (3, 5)
     rows_for_twice: float = 1.0
@@ -46,6 +48,16 @@ class Engine(ABC):
     @abstractmethod
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
         """ys and the state after the last step; xs (C, n, ...), state (n, ...), C at least 1."""
+
+    def without_gradient(self, ys: Leaves, last: Leaves) -> list[Tensor]:
+        """Of ys and the last state, what autograd is to take for constant."""
+        flags = [dict(enumerate(flags)) for flags in self.detached]
+        return [
+            t
+            for leaves, is_detached in zip((ys, last), flags, strict=True)
+            for i, t in enumerate(leaves)
+            if is_detached.get(i) or not (t.is_floating_point() or t.is_complex())
+        ]
 
     def differentiable_gradients(
         self, xs: Leaves, state: Leaves, tensors: Leaves, given: Sequence[Tensor | None],

@@ -118,9 +118,8 @@ class _Speculation(torch.autograd.Function):
         ctx.save_for_backward(*tensors, *call.engine.constants)
         call.ys = len(tape.ys)
         outputs = (*tape.ys, *tape.last)
+        ctx.mark_non_differentiable(*call.engine.without_gradient(tape.ys, tape.last))
         tape.ys, tape.last = [], []
-        fixed = [t for t in outputs if not t.is_floating_point() and not t.is_complex()]
-        ctx.mark_non_differentiable(*fixed)
         return outputs
 
     @staticmethod
