@@ -1,4 +1,4 @@
-"""What a step detaches requires no gradient in the results of `bl.scan`, as in those of the loop."""
+"""What a step detaches requires no gradient in what `bl.scan` returns, as in the loop."""
 
 import pytest
 import torch
