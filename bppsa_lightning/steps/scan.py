@@ -144,8 +144,9 @@ class _Call:
             trees = self.engine.state_tree, self.engine.x_tree
             in_python = frozen(self.in_python)
             step = in_python if step is self.in_python else frozen(step)
-            own = probe.tensors, in_python, probe.constants, probe.detached
-            return StepEngine(step, *trees, *own)
+            return StepEngine(
+                step, *trees, probe.tensors, in_python, probe.constants, probe.detached
+            )
 
         engine = engine_of(step)
         known = known_of(self.in_python, probe.tensors, self.state, self.inputs)
