@@ -119,5 +119,6 @@ def _choose(request: PrunedRequest, threads: int) -> PrunedPlan:
     if sparse < _MARGIN * dense:
         reason = f"{left}; dense would take {dense / sparse:.1f}x as long (estimated)"
         return PrunedPlan(True, sparse, dense, reason)
-    reason = f"{left}; sparse would take {sparse / dense:.1f}x as long as dense (estimated)"
+    near = ", which is too near to tell" if sparse < dense else ""
+    reason = f"{left}; sparse would take {sparse / dense:.1f}x as long as dense (estimated){near}"
     return PrunedPlan(False, sparse, dense, reason)

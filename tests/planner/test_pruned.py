@@ -39,6 +39,15 @@ def test_the_reason_names_density_and_the_rival():
     assert all.startswith("100.0% of the weights left; sparse would take")
 
 
+def test_a_small_gain_is_said_to_be_too_small():
+    plans = [plan(128, 64, 3, density / 100, 32, 8) for density in range(1, 101)]
+    left = [p for p in plans if not p.sparse]
+    near = [p.sparse_seconds < p.dense_seconds for p in left]
+    assert any(near) and not all(near)
+    assert near == [p.reason.endswith("too near to tell") for p in left]
+    assert not any("too near" in p.reason for p in plans if p.sparse)
+
+
 @pytest.mark.parametrize("size", [(0, 8), (3, 1)])
 def test_any_size_has_a_plan(size):
     B, H = size
