@@ -72,3 +72,5 @@ def test_beside_sharded_parameters_of_two_processes(tmp_path):
         assert left["losses"] == pytest.approx(left["stock"], rel=1e-5)
         assert left["calls"] == [(8, 0)] and not left["attached"]
         assert "1 of 1 recurrent layers accelerated" in left["explanation"]
+        assert left["tested"][1] == pytest.approx(left["tested"][0], rel=1e-5)
+        assert "1 of 1 recurrent layers accelerated" in left["explanation_of_test"]

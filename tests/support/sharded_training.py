@@ -37,21 +37,41 @@ class Sharded(pl.LightningModule):
         self.losses.append(loss.item())
         return loss
 
+    def test_step(self, batch, batch_idx):
+        x, y = batch
+        loss = nn.functional.cross_entropy(self.head(self.rnn(x)[0].mean(1)), y)
+        self.log("loss", loss, sync_dist=True)
+
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), 0.01)
 
 
-def train(*callbacks):
-    torch.manual_seed(0)
-    model = Sharded()
+def data():
     x, y = torch.randn(64, 20, 3), torch.randint(3, (64,))
-    trainer = pl.Trainer(
+    return DataLoader(TensorDataset(x, y), 8)
+
+
+def trainer_with(*callbacks):
+    return pl.Trainer(
         accelerator="cpu", devices=2, max_epochs=2, callbacks=list(callbacks), logger=False,
         strategy=ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1),
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
-    trainer.fit(model, DataLoader(TensorDataset(x, y), 8))
+
+
+def train(*callbacks):
+    torch.manual_seed(0)
+    model, trainer = Sharded(), trainer_with(*callbacks)
+    trainer.fit(model, data())
     return model, trainer
+
+
+def tested(*callbacks):
+    """The loss of an untrained one."""
+    torch.manual_seed(0)
+    model = Sharded()
+    [found] = trainer_with(*callbacks).test(model, data(), verbose=False)
+    return found["loss"]
 
 
 def main():
@@ -65,11 +85,13 @@ def main():
 
     stock, _ = train()
     model, trainer = train(attach := Watched("linear"))
+    of_test = bl.Attach("linear")
     torch.save(
         {
             "stock": stock.losses, "losses": model.losses, "calls": calls,
             "explanation": attach.explanation, "attached": "forward" in model.rnn.__dict__,
             "sharded": type(model.rnn).__name__,
+            "tested": (tested(), tested(of_test)), "explanation_of_test": of_test.explanation,
         },
         Path(sys.argv[1]) / f"{trainer.global_rank}.pt",
     )  # fmt: skip
