@@ -1,5 +1,6 @@
 """What an attached module runs in place of its forward; what was not attached, and why."""
 
+from collections.abc import Iterable
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar
 
@@ -45,6 +46,10 @@ class Replacement:
         self.last_fallback: str | None = None
         self.module_calls = 0
 
+    def renew(self, name: str) -> None:
+        """As one that was just made, but what compiled code knows it by."""
+        self.__init__(name, self.module)  # type: ignore[misc]
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{type(self).__name__} has no forward")
 
@@ -76,6 +81,24 @@ class Replacement:
 
 
 Kind = TypeVar("Kind", bound=Replacement)
+
+
+class Made:
+    """Makes replacements; of a module that had one before, that one, as new.
+
+    Args:
+        before: detached ones.
+    """
+
+    def __init__(self, before: Iterable[Replacement] = ()) -> None:
+        self._before = {id(replacement.module): replacement for replacement in before}
+
+    def __call__(self, kind: type[Kind], name: str, module: nn.Module) -> Kind:
+        known = self._before.get(id(module))
+        if known is None or type(known) is not kind or known.module is not module:
+            return kind(name, module)
+        known.renew(name)
+        return known
 
 
 def replacement_of(module: nn.Module, kind: type[Kind]) -> Kind | None:

@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from bppsa_lightning import depth, pruned, recurrent
-from bppsa_lightning._replacement import Replacement, replacement_of, replacements
+from bppsa_lightning._replacement import Made, Replacement, replacement_of, replacements
 from bppsa_lightning.chain import Chain, named_chains
 from bppsa_lightning.chain import check_algorithm as check_one
 
@@ -88,19 +88,22 @@ def attach_chains(
     algorithm: str | Mapping[str, str],
     keep: bool = False,
     sharded: bool = False,
+    before: Iterable[Replacement] = (),
 ) -> tuple[list[Chain], list[Replacement]]:
     """As `attach`; and says what is new.
 
     Args:
         keep: whether what is attached already stays as it is, with its own algorithm.
         sharded: whether stacks are this rank's part of one.
+        before: detached ones, which are used again.
 
     Returns:
         All attached chains, as `attach`; and the replacements that this call attached.
     """
     check_module(module)
     already = list(named_chains(module).values())
-    chains = _find_chains(module, sharded)
+    made = Made(before)
+    chains = _find_chains(module, sharded, made)
     algorithms = _algorithms(module, chains, algorithm)
     attached = []
     for name, chain in chains.items():
@@ -113,8 +116,8 @@ def attach_chains(
         else:
             chain.detach()
     new: list[Replacement] = [chain for chain in attached if chain not in already]
-    new += recurrent.watch_cells(module)
-    return attached, new + pruned.attach_layers(module, inside_of_stacks(attached))
+    new += recurrent.watch_cells(module, made)
+    return attached, new + pruned.attach_layers(module, inside_of_stacks(attached), made)
 
 
 def detach(module: nn.Module) -> None:
@@ -128,16 +131,16 @@ def detach(module: nn.Module) -> None:
         replacement.detach()
 
 
-def _find_chains(module: nn.Module, sharded: bool) -> dict[str, Chain]:
+def _find_chains(module: nn.Module, sharded: bool, made: Made) -> dict[str, Chain]:
     """By name, those that are attached and those that could be."""
     chains: dict[str, Chain] = {}
     inside: set[nn.Module] = set()  # of stacks
     for name, child in module.named_modules():
         chain = replacement_of(child, Chain)
         if chain is None and recurrent.unsupported(child) is None:
-            chain = recurrent.replace(name, child)
+            chain = made(recurrent.RecurrentChain, name, child)
         if chain is None and child not in inside and depth.unsupported(child, sharded) is None:
-            chain = depth.replace(name, child)
+            chain = made(depth.FeedforwardChain, name, child)
         if isinstance(chain, depth.FeedforwardChain):
             inside |= set(child.modules())
         if chain is not None:

@@ -14,7 +14,7 @@ from bppsa_lightning import ops, planner
 from bppsa_lightning._one_or_several import OneOrSeveral
 from bppsa_lightning._rank_zero import rank_zero_info
 from bppsa_lightning._replacement import Replacement
-from bppsa_lightning._told import Told
+from bppsa_lightning._runs import Runs
 from bppsa_lightning._trees import Settles, stand_in
 from bppsa_lightning.attach import attach_chains, check_algorithm
 from bppsa_lightning.chain import LEARNED, Chain, learn, learned
@@ -42,7 +42,7 @@ class AttachesChains(Settles, Strategy):
         self.chains: list[Chain] = []
         self.scans: list[tuple[str, tuple[int, int, int], planner.Plan]] = []
         self.explanation = ""
-        self._told = Told()
+        self._runs = Runs()
         self._attached_here: list[Replacement] = []
         self._learned: dict[str, Any] = {}
         self._steps = Scans()
@@ -58,12 +58,15 @@ class AttachesChains(Settles, Strategy):
         """Called by subclasses in ``fit``, before the optimizers are set up."""
         model = self.lightning_module
         assert model is not None
-        self.chains, self._attached_here = attach_chains(model, self.algorithm, keep=True)
+        before = self._runs.begin(model, model.trainer)
+        self.chains, self._attached_here = attach_chains(
+            model, self.algorithm, keep=True, before=before
+        )
         self._divide()
         learn(self.chains, self._learned)
         self._steps.begin(model)
         self._idle = IdleWatch()
-        if self._told.is_news(model, model.trainer):
+        if self._runs.news:
             rank_zero_info(summary(model))
 
     def _divide(self) -> None:
@@ -102,12 +105,11 @@ class AttachesChains(Settles, Strategy):
     def teardown(self) -> None:
         model = self.lightning_module
         try:
-            if model is not None and self._told.news:
+            if model is not None and self._runs.news:
                 self.explanation = explain(model)
         except Exception as error:  # an earlier one (of a device, say) is what the user must see
             self.explanation = f"explain failed: {error!r}"
-        for replacement in self._attached_here:
-            replacement.detach()
+        self._runs.end(self._attached_here)
         self.chains, self._attached_here, self._learned = [], [], {}
         self._steps.end()
         super().teardown()

@@ -278,8 +278,8 @@ def test_each_new_model_is_explained_and_a_fit_is_not_forgotten(caplog):
         train.predict(Other(), data())
     assert "BPPSA accelerates 2 of 3" in caplog.text
     assert train.strategy.explanation.startswith("Other: 2 of 3")
-    copy = pickle.loads(pickle.dumps(train.strategy._told))
-    assert copy.is_news(model, train)
+    copy = pickle.loads(pickle.dumps(train.strategy._runs))
+    assert copy.begin(model, train) == [] and copy.news
 
 
 def test_the_explanation_outlives_the_run():

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from bppsa_lightning._rank_zero import rank_zero_info
 from bppsa_lightning._replacement import Replacement
-from bppsa_lightning._told import Told
+from bppsa_lightning._runs import Runs
 from bppsa_lightning._trees import stand_in
 from bppsa_lightning.attach import attach_chains, check_algorithm
 from bppsa_lightning.chain import Chain, learn, learned
@@ -51,7 +51,7 @@ class Attach(Callback):
         self.algorithm = algorithm
         self.chains: list[Chain] = []
         self.explanation = ""
-        self._told = Told()
+        self._runs = Runs()
         self._attached_here: list[Replacement] = []
         self._learned: dict[str, Any] = {}
         self._steps = Scans()
@@ -70,12 +70,15 @@ class Attach(Callback):
 
     def _attach(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # Not in `setup`: here the strategy has wrapped, sharded and converted what it wants to.
-        self.chains, self._attached_here = attach_chains(pl_module, self.algorithm, keep=True)
+        before = self._runs.begin(pl_module, trainer)
+        self.chains, self._attached_here = attach_chains(
+            pl_module, self.algorithm, keep=True, before=before
+        )
         learn(self.chains, self._learned)
         self._steps.begin(pl_module)
         self._idle = IdleWatch()
         by_strategy = getattr(trainer.strategy, "chains", None) is not None  # which has said it
-        if self._told.is_news(pl_module, trainer) and not by_strategy:
+        if self._runs.news and not by_strategy:
             rank_zero_info(summary(pl_module))
 
     @override
@@ -104,7 +107,7 @@ class Attach(Callback):
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.state.fn != "fit" and self._told.news:
+        if trainer.state.fn != "fit" and self._runs.news:
             self.explanation = explain(pl_module)
 
     on_test_end = on_predict_end = on_validation_end
@@ -118,7 +121,6 @@ class Attach(Callback):
         self._detach()
 
     def _detach(self) -> None:
-        for replacement in self._attached_here:
-            replacement.detach()
+        self._runs.end(self._attached_here)
         self.chains, self._attached_here = [], []
         self._steps.end()

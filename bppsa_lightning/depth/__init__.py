@@ -2,6 +2,5 @@
 
 from bppsa_lightning.depth.scan import LayerScan, Step, csr_step
 from bppsa_lightning.depth.stack import FeedforwardChain, is_candidate, unsupported
-from bppsa_lightning.depth.stack import FeedforwardChain as replace
 
 __all__ = ["LayerScan", "Step", "csr_step"]

@@ -56,6 +56,13 @@ class SparseLayer(Replacement):
         self._mask_version = -1
         self._watch = MaskWatch()
 
+    def renew(self, name: str) -> None:
+        """As one that was just made, but that it knows its mask, as long as that is the same."""
+        known = ("_pattern", "_mask", "_mask_version", "binary", "_whole")
+        kept = {key: self.__dict__[key] for key in known}
+        super().renew(name)
+        self.__dict__.update(kept)
+
     def __getstate__(self) -> dict[str, Any]:
         """A copy's mask is another one, and counts its versions anew: nothing is known of it."""
         known = ("size", "plan", "_dense_shape", "_pattern", "_mask")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bppsa_lightning import _scripting, planner
 from bppsa_lightning._context import is_tracing
-from bppsa_lightning._replacement import SUPER_FORWARD, Replacement, replacement_of
+from bppsa_lightning._replacement import SUPER_FORWARD, Made, Replacement, replacement_of
 
 _ENOUGH = 3
 
@@ -112,12 +112,12 @@ _KINDS: dict[Any, Any] = {
 }
 
 
-def watch(module: nn.Module) -> list[Replacement]:
+def watch(module: nn.Module, made: Made) -> list[Replacement]:
     """Counts the calls of every cell in a module from now on; returns what is new."""
     new: list[Replacement] = []
     for name, child in module.named_modules():
         if isinstance(child, nn.RNNCellBase) and "forward" not in child.__dict__:
-            loop = CellLoop(name, child)
+            loop = made(CellLoop, name, child)
             loop.attach()
             new.append(loop)
     return new

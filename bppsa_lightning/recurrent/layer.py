@@ -65,6 +65,12 @@ class RecurrentChain(Chain):
         # Of the last tensor: for what, and what. One tuple, as another thread may read it.
         self._decided: tuple[Any, _Decision] = None, _Decision()
 
+    def renew(self, name: str) -> None:
+        config = self.config
+        super().renew(name)
+        if vars(self.config) == vars(config):
+            self.config = config  # compiled code looks at the object
+
     @graphs.only_inlined
     def __call__(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, Tensor] | None = None
