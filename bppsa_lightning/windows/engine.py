@@ -51,13 +51,15 @@ class Engine(ABC):
 
     def without_gradient(self, ys: Leaves, last: Leaves) -> list[Tensor]:
         """Of ys and the last state, what autograd is to take for constant."""
-        flags = [dict(enumerate(flags)) for flags in self.detached]
-        return [
-            t
-            for leaves, is_detached in zip((ys, last), flags, strict=True)
-            for i, t in enumerate(leaves)
-            if is_detached.get(i) or not (t.is_floating_point() or t.is_complex())
-        ]
+        constant: list[Tensor] = []
+        for leaves, detached in zip((ys, last), self.detached, strict=True):
+            never = detached or [False] * len(leaves)
+            constant += [
+                t
+                for t, is_detached in zip(leaves, never, strict=True)
+                if is_detached or not (t.is_floating_point() or t.is_complex())
+            ]
+        return constant
 
     def differentiable_gradients(
         self, xs: Leaves, state: Leaves, tensors: Leaves, given: Sequence[Tensor | None],
