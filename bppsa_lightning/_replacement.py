@@ -35,7 +35,11 @@ class Replacement:
         last_fallback: the last such reason there was, or None.
         module_calls: of a module that overrides forward, its own calls; compiled ones are not
             counted.
+        lasts: whether it waits for the next run when it is detached: what it holds is small, or
+            of use then.
     """
+
+    lasts = True
 
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name = name

@@ -44,7 +44,7 @@ class Runs:
         for replacement in replacements:
             replacement.detach()
         if self._model is not None and self._model() is not None:
-            self.replacements = replacements or self.replacements
+            self.replacements += [r for r in replacements if r.lasts]
 
     def _forget(self, model: weakref.ref[nn.Module]) -> None:
         if self._model is model:

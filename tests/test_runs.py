@@ -123,6 +123,14 @@ def test_they_go_with_their_model():
     assert runs.replacements == [] and layer() is None
 
 
+def test_a_stack_s_products_are_not_kept():
+    runs, model = Runs(), nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
+    runs.begin(model, FIT)
+    [chain] = bl.attach(model, "blelloch")
+    runs.end([chain])
+    assert runs.replacements == [] and "forward" not in model.__dict__
+
+
 def test_of_another_model_nothing_is_used():
     runs, (one, other) = Runs(), (nn.Sequential(nn.RNN(2, 3)) for _ in range(2))
     runs.begin(one, TEST)

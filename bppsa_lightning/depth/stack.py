@@ -95,6 +95,8 @@ class FeedforwardChain(Chain):
     cell = "layers"
     algorithms = ("linear", "blelloch")
 
+    lasts = False  # its products of Jacobians are large
+
     def __init__(self, name: str, module: nn.Sequential, algorithm: str = "linear") -> None:
         super().__init__(name, module, algorithm)
         self.levels = 2
