@@ -5,8 +5,10 @@ import torch
 from support.cases import needs_gpu
 from support.helpers import (
     Classifier,
+    data,
     fit,
     is_attached,
+    trainer,
 )
 from support.strategy_models import STOCK, assert_same_training
 
@@ -53,3 +55,22 @@ def test_mixed_precision_on_a_gpu(precision):
     stock, found = fit(STOCK, OnGPU, **settings), fit("bppsa", OnGPU, **settings)
     assert found.losses == pytest.approx(stock.losses, rel=0.05)
     assert sum(found.losses[-4:]) < 0.9 * sum(found.losses[:4])
+
+
+@pytest.mark.parametrize("stage", [pytest.param(s, marks=needs_gpu) for s in ("test", "predict")])
+@pytest.mark.usefixtures("accelerate_everything")
+def test_evaluation_alone_on_a_gpu(stage):
+    class Evaluated(OnGPU):
+        def predict_step(self, batch, batch_idx):
+            assert is_attached(self.rnn) == isinstance(self.trainer.strategy, bl.BPPSAStrategy)
+            return self(batch[0]).cpu()
+
+        def test_step(self, batch, batch_idx):
+            self.log("mean", self.predict_step(batch, batch_idx).mean())
+
+    found = []
+    for strategy in (STOCK, "bppsa"):
+        torch.manual_seed(0)
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            found.append(getattr(trainer(strategy, accelerator="cuda"), stage)(Evaluated(), data()))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)

@@ -23,6 +23,8 @@ from support.recurrent_modules import (
 )
 from torch import nn
 
+import bppsa_lightning as bl
+
 pytestmark = pytest.mark.usefixtures("accelerate_everything")
 
 
@@ -77,6 +79,24 @@ def test_bfloat16_is_as_close_to_the_truth_as_pytorch(cell, packed, autocast):
     for name, value in truth.items():
         allowed = 1.1 * float((wanted[name].double() - value).norm()) + 1e-6
         assert float((found[name].double() - value).norm()) <= allowed, name
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU])
+def test_gradients_over_long_sequences_in_bfloat16(kind):
+    """What docs/numerics.md says: PyTorch adds them up over time in bfloat16, ours in float32."""
+    torch.manual_seed(0)
+    stock = kind(4, 20)
+    layers = {"PyTorch": stock, "ours": copy.deepcopy(stock), "truth": copy.deepcopy(stock)}
+    bl.attach(layers["ours"], "linear")
+    layers["truth"].double()
+    x, found = torch.randn(2500, 1, 4), {}
+    for name, layer in layers.items():
+        with torch.autocast("cpu", BF16, enabled=name != "truth"):
+            output = layer(x.to(layer.weight_ih_l0.dtype))[0]
+        output.double().square().sum().backward()
+        found[name] = float(layer.bias_hh_l0.grad.double().norm())
+    assert found["PyTorch"] < 0.6 * found["truth"]
+    assert found["ours"] == pytest.approx(found["truth"], rel=1e-3)
 
 
 @pytest.mark.parametrize("convert", ["double", "half", "bfloat16"])
