@@ -12,15 +12,9 @@ from typing_extensions import override
 
 from bppsa_lightning import ops, planner
 from bppsa_lightning._one_or_several import OneOrSeveral
-from bppsa_lightning._rank_zero import rank_zero_info
-from bppsa_lightning._replacement import Replacement
-from bppsa_lightning._runs import Runs
+from bppsa_lightning.runs import AttachesInRuns
 from bppsa_lightning._trees import Settles, stand_in
-from bppsa_lightning.attach import attach_chains, check_algorithm
-from bppsa_lightning.chain import LEARNED, Chain, learn, learned
-from bppsa_lightning.explain import explain, summary
-from bppsa_lightning.idle import IdleWatch
-from bppsa_lightning.steps import Scans
+from bppsa_lightning.chain import LEARNED
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -33,20 +27,12 @@ else:
     DDPStrategy = stand_in("pytorch.strategies.DDPStrategy")
 
 
-class AttachesChains(Settles, Strategy):
+class AttachesChains(Settles, AttachesInRuns, Strategy):
     """What is the same on one device and on several: chains attached for the time of a run."""
 
     def _init_attach(self, algorithm: str | Mapping[str, str]) -> None:
-        check_algorithm(algorithm)
-        self.algorithm = algorithm
-        self.chains: list[Chain] = []
+        super()._init_attach(algorithm)
         self.scans: list[tuple[str, tuple[int, int, int], planner.Plan]] = []
-        self.explanation = ""
-        self._runs = Runs()
-        self._attached_here: list[Replacement] = []
-        self._learned: dict[str, Any] = {}
-        self._steps = Scans()
-        self._idle = IdleWatch()
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:
@@ -58,19 +44,7 @@ class AttachesChains(Settles, Strategy):
         """Called by subclasses in ``fit``, before the optimizers are set up."""
         model = self.lightning_module
         assert model is not None
-        before = self._runs.begin(model, model.trainer)
-        self.chains, self._attached_here = attach_chains(
-            model, self.algorithm, keep=True, before=before
-        )
-        self._divide()
-        learn(self.chains, self._learned)
-        self._steps.begin(model)
-        self._idle = IdleWatch()
-        if self._runs.news:
-            rank_zero_info(summary(model))
-
-    def _divide(self) -> None:
-        """For strategies that divide chains over ranks."""
+        self._begin_run(model, model.trainer)
 
     @override
     def backward(
@@ -82,36 +56,31 @@ class AttachesChains(Settles, Strategy):
             loss = super().backward(closure_loss, optimizer, *args, **kwargs)
         model = self.lightning_module
         if model is not None:
-            trainer: Any = model.trainer
-            self._idle.step(model, trainer.callbacks, self._steps.any or bool(log.scans))
+            self._after_step(model, model.trainer, scanned=bool(log.scans))
         return loss
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """As the base method, with what windows have learned, where there are any."""
-        states = learned(self.chains) | self._steps.state_dict()
+        states = self._learned_states()
         checkpoint = checkpoint | {LEARNED: states} if states else checkpoint
         super().save_checkpoint(checkpoint, *args, **kwargs)
 
     @override
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         checkpoint = super().load_checkpoint(*args, **kwargs)
-        self._learned = checkpoint.get(LEARNED, {})
-        learn(self.chains, self._learned)
-        self._steps.load_state_dict(self._learned)
+        self._load_learned(checkpoint.get(LEARNED, {}))
         return checkpoint
 
     @override
     def teardown(self) -> None:
         model = self.lightning_module
         try:
-            if model is not None and self._runs.news:
-                self.explanation = explain(model)
+            if model is not None:
+                self._explain_run(model)
         except Exception as error:  # an earlier one (of a device, say) is what the user must see
             self.explanation = f"explain failed: {error!r}"
-        self._runs.end(self._attached_here)
-        self.chains, self._attached_here, self._learned = [], [], {}
-        self._steps.end()
+        self._end_run()
         super().teardown()
 
 

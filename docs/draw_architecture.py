@@ -69,7 +69,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "_one_or_several": "one device or DDP",
         "_advice": "warnings, each once",
         "_rank_zero": "one process says it",
-        "_runs": "from one run to the next",
+        "runs": "attached for a run",
         "_context": "compiling? tracing? hooked?",
         "_cells": "names, gates, states",
     },

@@ -16,6 +16,7 @@ LEVELS = (
     ("registries",),
     ("chain_strategy", "private"),
     ("strategy", "fabric", "callbacks", "layerpipe"),
+    ("runs",),
     ("idle",),
     ("explain", "calibration", "gains"),
     ("attach", "nn"),

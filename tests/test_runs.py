@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import bppsa_lightning as bl
-from bppsa_lightning._runs import Runs
+from bppsa_lightning.runs import Runs
 
 FIT, TEST = (SimpleNamespace(state=SimpleNamespace(fn=fn)) for fn in ("fit", "test"))
 

@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from bppsa_lightning._rank_zero import rank_zero_info
-from bppsa_lightning._replacement import Replacement
-from bppsa_lightning._runs import Runs
+from bppsa_lightning.runs import AttachesInRuns
 from bppsa_lightning._trees import stand_in
-from bppsa_lightning.attach import attach_chains, check_algorithm
-from bppsa_lightning.chain import Chain, learn, learned
-from bppsa_lightning.explain import explain, summary
-from bppsa_lightning.idle import IdleWatch
-from bppsa_lightning.steps import Scans
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -24,7 +17,7 @@ else:
     Callback = stand_in("pytorch.callbacks.Callback")
 
 
-class Attach(Callback):
+class Attach(AttachesInRuns, Callback):
     """Attaches the model's chains when a Trainer's run starts, and detaches them when it ends.
 
     For a strategy that is not Lightning's own single device or DDP, for which there are "bppsa" and
@@ -47,15 +40,7 @@ class Attach(Callback):
     """
 
     def __init__(self, algorithm: str | Mapping[str, str] = "auto") -> None:
-        check_algorithm(algorithm)
-        self.algorithm = algorithm
-        self.chains: list[Chain] = []
-        self.explanation = ""
-        self._runs = Runs()
-        self._attached_here: list[Replacement] = []
-        self._learned: dict[str, Any] = {}
-        self._steps = Scans()
-        self._idle = IdleWatch()
+        self._init_attach(algorithm)
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -70,57 +55,44 @@ class Attach(Callback):
 
     def _attach(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # Not in `setup`: here the strategy has wrapped, sharded and converted what it wants to.
-        before = self._runs.begin(pl_module, trainer)
-        self.chains, self._attached_here = attach_chains(
-            pl_module, self.algorithm, keep=True, before=before
-        )
-        learn(self.chains, self._learned)
-        self._steps.begin(pl_module)
-        self._idle = IdleWatch()
-        by_strategy = getattr(trainer.strategy, "chains", None) is not None  # which has said it
-        if self._runs.news and not by_strategy:
-            rank_zero_info(summary(pl_module))
+        self._begin_run(pl_module, trainer, tell=not _by_strategy(trainer))
 
     @override
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any
     ) -> None:
-        if getattr(trainer.strategy, "chains", None) is None:
-            callbacks = trainer.callbacks  # type: ignore[attr-defined]
-            self._idle.step(pl_module, callbacks, self._steps.any)
+        if not _by_strategy(trainer):
+            self._after_step(pl_module, trainer)
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint: what windows have learned, where there are any."""
-        return learned(self.chains) | self._steps.state_dict()
+        return self._learned_states()
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._learned = state_dict
-        learn(self.chains, state_dict)
-        self._steps.load_state_dict(state_dict)
+        self._load_learned(state_dict)
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.explanation = explain(pl_module)
-        self._detach()
+        self._explain_run(pl_module)
+        self._end_run()
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.state.fn != "fit" and self._runs.news:
-            self.explanation = explain(pl_module)
+        if trainer.state.fn != "fit":
+            self._explain_run(pl_module)
 
     on_test_end = on_predict_end = on_validation_end
 
     @override
     def on_exception(self, *args: Any, **kwargs: Any) -> None:
-        self._detach()
+        self._end_run()
 
     @override
     def teardown(self, *args: Any, **kwargs: Any) -> None:
-        self._detach()
+        self._end_run()
 
-    def _detach(self) -> None:
-        self._runs.end(self._attached_here)
-        self.chains, self._attached_here = [], []
-        self._steps.end()
+
+def _by_strategy(trainer: pl.Trainer) -> bool:
+    """Whether the strategy attaches chains, and says so, too."""
+    return isinstance(trainer.strategy, AttachesInRuns)

@@ -94,11 +94,12 @@ def step(module: nn.Module, x: Tensor, grad: Tensor) -> Callable[[], float]:
 
 
 def compared(
-    group: dist.ProcessGroup, kind: str, T: int, B: int, H: int, algorithm: str, pairs: int
-) -> dict[str, Any]:
+    group: dist.ProcessGroup, kind: str, T: int, B: int, H: int, algorithm: str, pairs: int,
+    seconds: float = TURN,
+) -> dict[str, Any]:  # fmt: skip
     """One process over the whole, and all over their spans, in turns, while the others wait.
 
-    A turn is half a second of steps in a row, as a training's are: the first ones after a pause,
+    A turn is some seconds of steps in a row, as a training's are: the first ones after a pause,
     in which a machine has put cores to sleep, take milliseconds more.
 
     Returns:
@@ -132,7 +133,7 @@ def compared(
         dist.barrier()
         own = in_a_row(by_itself, count)
         [one, took, own] = _latest([one, took, own])
-        count = max(FEWEST, int(TURN / one))
+        count = max(FEWEST, int(seconds / one))
         if turn >= 2:
             for name, seconds in zip(times, (one, took, own), strict=True):
                 times[name].append(seconds)

@@ -53,7 +53,7 @@ def test_the_paper_counts_logarithms():
 
 @pytest.mark.slow
 def test_two_ranks_are_measured():
-    [point, _] = on_ranks(2, compared, "GRU", 400, 2, 4, "blelloch", 1)
+    [point, _] = on_ranks(2, compared, "GRU", 400, 2, 4, "blelloch", 1, 0.01)
     assert point["speed_up"] > 0 and point["rounds"] == 3
     assert "GRU (400, 2, 4) on 2 ranks, blelloch" in scaling.said(point)
 
