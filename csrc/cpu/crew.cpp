@@ -136,7 +136,7 @@ void run(int threads, int64_t n, void* context, Body body) {
   if (together)
     crew.allowance.pay(work_together(work, start, crew.allowance.touched()));
   else
-    work(0, threads);
+    body(context, 0, n);
 }
 
 }  // namespace

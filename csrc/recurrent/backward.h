@@ -32,9 +32,26 @@ struct LayerBackward {
   const int64_t kept_row = Cell::kKept * layer.padded;
   // Whether the gates were not kept: they are computed again, a slab at a time.
   bool recomputes() const { return Cell::kKept && request.kept_width != kept_row; }
-  const BackwardWeights<T> weights{layer, Cell::kGates};
-  const PackedWeightsOf<Cell> forward_weights{kGatesOfSlots<Cell>, layer, recomputes()};
   ParameterGradients<T> gradients{kRowsOfD<Cell>, layer, request, parallel};
+
+  // Rearranged for the backward, and for the forward's steps, where these are computed again.
+  struct Weights {
+    BackwardWeights<T> backward;
+    PackedWeightsOf<Cell> forward;
+
+    explicit Weights(const LayerBackward& self, bool needed = true)
+        : backward(self.layer, Cell::kGates, needed),
+          forward(kGatesOfSlots<Cell>, self.layer, needed && self.recomputes()) {}
+  };
+
+  // Calls body(i, weights) for i in [0, n).
+  template <class Body>
+  void for_each_index_with_weights(int64_t n, const Body& body) const {
+    const int64_t bytes = BackwardWeights<T>::bytes(layer, Cell::kGates) +
+                          (recomputes() ? PackedWeightsOf<Cell>::bytes(layer) : 0);
+    for_each_index_reading(
+        parallel, n, bytes, [&](bool needed) { return Weights(*this, needed); }, body);
+  }
 
   // Memory of a slab's rows.
   struct Memory {
@@ -59,20 +76,22 @@ struct LayerBackward {
     return {{lo, hi, b, n, d}, {layer.kept.at(lo, b).data, layer.kept.step, layer.kept.sample}};
   }
 
-  Chain chain(const Slab<T>& slab, T* carry) const {
-    return {layer, request, weights, slab, carry};
+  Chain chain(const Weights& weights, const Slab<T>& slab, T* carry) const {
+    return {layer, request, weights.backward, slab, carry};
   }
 
   // What the forward did not keep of one step, computed again from the state that it put out. Steps
   // depend on nothing but those, so they run in any order.
   struct Recompute {
     const LayerBackward& self;
-    const int64_t width = self.forward_weights.input_width;
+    const PackedWeightsOf<Cell>& weights;
+    const int64_t width = weights.input_width;
     const int64_t zeros = self.recomputes() ? self.layer.padded_P + self.layer.padded : 0;
     Buffer<T> memory{self.recomputes() ? self.B * (2 * self.layer.padded + width) : 0};
     Buffer<T> nothing{zeros};
 
-    explicit Recompute(const LayerBackward& self) : self(self) {
+    Recompute(const LayerBackward& self, const Weights& weights)
+        : self(self), weights(weights.forward) {
       std::memset(nothing.data, 0, zeros * sizeof(T));
     }
 
@@ -83,9 +102,9 @@ struct LayerBackward {
       step.n = slab.n;
       step.out = {memory.data, padded};
       step.c_next = {memory.data + slab.n * padded, padded};
-      if (self.forward_weights.input_apart) {
+      if (weights.input_apart) {
         T* from_x = memory.data + 2 * slab.n * padded;
-        self.forward_weights.input(slab.n, layer.x(t, slab.b), {from_x, width});
+        weights.input(slab.n, layer.x(t, slab.b), {from_x, width});
         step.x_part = {from_x, width};
       } else {
         step.x = layer.x(t, slab.b);
@@ -98,7 +117,7 @@ struct LayerBackward {
         step.before = {step.c_next.data, padded};
       }
       step.gates = Rows<T>{to.kept.data, self.kept_row}.from((t - 1 - slab.lo) * slab.n);
-      forward_step_of_rows<Cell>(*self.forward_weights, step);
+      forward_step_of_rows<Cell>(*weights, step);
       // The backward reads c_t where a projection hides tanh(c_t).
       if constexpr (Cell::kStates == 2)
         for (int64_t r = 0; r < slab.n; ++r)
@@ -164,6 +183,7 @@ struct LayerBackward {
   void in_stretches(const Plan& plan) {
     constexpr T kFaded = sizeof(T) == 4 ? 0x1p-8 : 0x1p-64;
     const int64_t probe = ceil_div(layer.steps, 64), size = B * state;
+    const Weights weights(*this);
     const Memory memory(*this, layer.steps * B);
     Buffer<T> carry(size);
     enter(0, B, carry.data);
@@ -184,13 +204,13 @@ struct LayerBackward {
       const Slab<T> now = slab(hi, hi - lo, 0, B, memory);
       if (recomputes())
         for_each_index(
-            parallel, now.steps(), [&] { return Recompute(*this); },
+            parallel, now.steps(), [&] { return Recompute(*this, weights); },
             [&](int64_t i, Recompute& recompute) { recompute(now, memory, lo + i + 1); });
       const T before = max_abs(carry.data, size);
       if (enters || !fades)
-        scan(chain(now, carry.data), plan, parallel);
+        scan(chain(weights, now, carry.data), plan, parallel);
       else
-        linear_scan(chain(now, carry.data), parallel);
+        linear_scan(chain(weights, now, carry.data), parallel);
       fades = enters || max_abs(carry.data, size) < kFaded * before;
       for_each_index(parallel, parallel.threads,
                      [&](int64_t i) { gradients.add_share(0, i, parallel.threads, now); });
@@ -201,14 +221,14 @@ struct LayerBackward {
   // Each worker takes whole groups of samples.
   void group_by_group(const SampleGroups& groups) {
     const int64_t workers = parallel.threads;
-    for_each_index(parallel, workers, [&](int64_t worker) {
+    for_each_index_with_weights(workers, [&](int64_t worker, const Weights& weights) {
       const int64_t first = groups.count * worker / workers;
       const int64_t end = groups.count * (worker + 1) / workers;
       for (int64_t i = first; i < end; ++i) {
         const int64_t b = groups.begin(i), n = groups.size(i), steps = slab_steps(n);
         const Memory memory(*this, steps * n);
         Buffer<T> carry(n * state);
-        Recompute recompute(*this);
+        Recompute recompute(*this, weights);
         enter(b, n, carry.data);
         for (int64_t hi = layer.steps; hi > 0; hi -= min(steps, hi)) {
           const Slab<T> now = slab(hi, steps, b, n, memory);
@@ -218,7 +238,7 @@ struct LayerBackward {
           }
           if (recomputes())
             for (int64_t t = now.lo + 1; t <= now.hi; ++t) recompute(now, memory, t);
-          walk_samples(chain(now, carry.data), 0, n);
+          walk_samples(chain(weights, now, carry.data), 0, n);
           gradients.add(worker, now);
         }
         leave(b, n, carry.data);
@@ -232,6 +252,7 @@ struct LayerBackward {
   void in_a_pipeline(const SampleGroups& groups) {
     const int64_t workers = parallel.threads, helpers = workers - groups.count;
     const int64_t steps = slab_steps(B), slabs = ceil_div(layer.steps, steps);
+    const Weights weights(*this);
     const Memory memories[2] = {Memory(*this, steps * B), Memory(*this, steps * B)};
     Buffer<T> carry(B * state);
     const auto number = [&](int64_t i) {
@@ -243,7 +264,7 @@ struct LayerBackward {
     const auto prepare = [&](int64_t i, int64_t share, int64_t shares) {
       if (!recomputes() || i >= slabs) return;
       const Slab<T> next = number(i);
-      Recompute recompute(*this);
+      Recompute recompute(*this, weights);
       const int64_t n = next.steps();
       for (int64_t k = n * share / shares; k < n * (share + 1) / shares; ++k)
         recompute(next, memories[i % 2], next.lo + 1 + k);
@@ -258,7 +279,7 @@ struct LayerBackward {
         for_each_index(parallel, workers, [&](int64_t w) {
           if (w < groups.count) {
             if (reached)
-              walk_samples(chain(number(i), carry.data), groups.begin(w), groups.size(w));
+              walk_samples(chain(weights, number(i), carry.data), groups.begin(w), groups.size(w));
           } else {
             const int64_t share = w - groups.count;
             if (reached_before) gradients.add_share(groups.count, share, helpers, number(i - 1));

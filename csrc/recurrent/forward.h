@@ -117,13 +117,16 @@ template <class Cell>
 void layer_forward(const RecurrentForwardRequest& request, const Parallel& parallel) {
   using T = typename Cell::T;
   const Layer<T> layer(request);
-  const PackedWeightsOf<Cell> weights(kGatesOfSlots<Cell>, layer);
   const SampleGroups groups(layer.B, parallel.threads);
-  for_each_index(parallel, groups.count, [&](int64_t i) {
-    const auto forward =
-        groups.size(i) == 1 ? forward_group<Cell, true> : forward_group<Cell, false>;
-    forward(request, layer, weights, groups.begin(i), groups.size(i));
-  });
+  using Weights = PackedWeightsOf<Cell>;
+  for_each_index_reading(
+      parallel, groups.count, Weights::bytes(layer),
+      [&](bool needed) { return Weights(kGatesOfSlots<Cell>, layer, needed); },
+      [&](int64_t i, const Weights& weights) {
+        const auto forward =
+            groups.size(i) == 1 ? forward_group<Cell, true> : forward_group<Cell, false>;
+        forward(request, layer, weights, groups.begin(i), groups.size(i));
+      });
 }
 
 }  // namespace bppsa::BPPSA_ISA

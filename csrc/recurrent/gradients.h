@@ -2,7 +2,7 @@
 //
 // Every one is a product over (step, sample): grad W = sum of d^T [input]. Each worker takes a
 // share of the rows and adds to sums of its own, kept transposed (input by gate) so that vectors
-// lie along the gates; they are added up in the order of the workers when all is done.
+// lie along the gates; they are added up in the order of the workers when all is done, and turned.
 //
 // Compiled once a level (cpu/levels/recurrent_weights.cpp): of a cell they need no more than what
 // its rows of d go with.
@@ -76,14 +76,16 @@ class ParameterGradients {
   }
 
   void add_peepholes(const SlabGradients<T>& slab, T* sums) const;
-  void add_up_workers();
   T* grad_x_row(int64_t t, int64_t b) const {
     return static_cast<T*>(request_.grad_x) + t * request_.grad_x_stride[0] +
            b * request_.grad_x_stride[1];
   }
   void grad_x(int64_t t, int64_t b, int64_t n, Rows<T> d) const;
   void arrange_w_ih();
-  void scatter(const T* sum, int64_t inputs, void* grad, bool permuted) const;
+  void collect(const T* sum, int64_t inputs, void* grad, bool permuted) const;
+  // W numbers, added up in the order of the workers.
+  template <int W>
+  Vec<T, W> of_all_workers(const T* sum) const;
 
   const RowsOfD row_;
   const Layer<T>& layer_;
@@ -179,17 +181,15 @@ void ParameterGradients<T>::add_nothing(const SlabGradients<T>& slab) const {
 
 template <typename T>
 void ParameterGradients<T>::finish() {
-  add_up_workers();
-  const Sums of_all = sums(0);
-  const int64_t H = layer_.H;
-  scatter(of_all.x, layer_.I, request_.grad_w_ih, row_.permuted());
-  scatter(of_all.h, layer_.P, request_.grad_w_hh, false);
-  scatter(of_all.bias_x, 1, request_.grad_b_ih, row_.permuted());
-  scatter(row_.own_recurrent_bias() ? of_all.bias_h : of_all.bias_x, 1, request_.grad_b_hh, false);
-  if (request_.grad_w_hr)
+  const Sums of = sums(0);
+  const int64_t H = layer_.H, width = whole_vectors<T>(layer_.padded);
+  collect(of.x, layer_.I, request_.grad_w_ih, row_.permuted());
+  collect(of.h, layer_.P, request_.grad_w_hh, false);
+  collect(of.bias_x, 1, request_.grad_b_ih, row_.permuted());
+  collect(row_.own_recurrent_bias() ? of.bias_h : of.bias_x, 1, request_.grad_b_hh, false);
+  if (T* const grad = static_cast<T*>(request_.grad_w_hr))
     for (int64_t p = 0; p < layer_.P; ++p)
-      std::memcpy(static_cast<T*>(request_.grad_w_hr) + p * H,
-                  of_all.hr + p * whole_vectors<T>(layer_.padded), H * sizeof(T));
+      for (int64_t k = 0; k < H; ++k) grad[p * H + k] = of_all_workers<1>(of.hr + p * width + k)[0];
 }
 
 // Of peepholes: each gate's gradient times what it has seen of c, the last one's that after the
@@ -208,15 +208,13 @@ void ParameterGradients<T>::add_peepholes(const SlabGradients<T>& slab, T* sums)
     }
 }
 
-// To the sums of the first. A share of the numbers, of all workers, is one thread's.
+// A share of the numbers, of all workers, is one thread's.
 template <typename T>
-void ParameterGradients<T>::add_up_workers() {
-  constexpr int64_t kShare = 1 << 12;
-  for_each_index(parallel_, ceil_div(size_, kShare), [&](int64_t share) {
-    const int64_t begin = share * kShare, end = min(begin + kShare, size_);
-    for (int w = 1; w < workers_; ++w)
-      for (int64_t i = begin; i < end; ++i) sums_.data[i] += sums_.data[w * size_ + i];
-  });
+template <int W>
+BPPSA_INLINE Vec<T, W> ParameterGradients<T>::of_all_workers(const T* sum) const {
+  Vec<T, W> total = load<T, W>(sum);
+  for (int w = 1; w < workers_; ++w) total += load<T, W>(sum + w * size_);
+  return total;
 }
 
 // Of step t + 1.
@@ -250,19 +248,28 @@ void ParameterGradients<T>::arrange_w_ih() {
   }
 }
 
-// grad (GH x inputs) from a sum kept as (inputs x N), gates in torch's order.
+// grad (GH x inputs) from sums kept as (inputs x N), gates in torch's order.
 template <typename T>
-void ParameterGradients<T>::scatter(const T* sum, int64_t inputs, void* grad, bool permuted) const {
+void ParameterGradients<T>::collect(const T* sum, int64_t inputs, void* grad, bool permuted) const {
   if (!grad) return;
-  const int64_t H = layer_.H;
-  constexpr int64_t kBlock = 16;
-  const int64_t blocks = ceil_div(H, kBlock);
+  constexpr int W = kMaxWidth<T>;
+  const int64_t H = layer_.H, blocks = ceil_div(inputs, W);
   for_each_index(parallel_, row_.gates * blocks, [&](int64_t n) {
-    const int64_t row = n / blocks, j0 = n % blocks * kBlock;
+    const int64_t row = n / blocks, first = n % blocks * W,
+                  columns = min(int64_t(W), inputs - first);
     const int64_t gate = permuted ? row_.input_gate[row] : row;
-    for (int64_t i = 0; i < inputs; ++i)
-      for (int64_t j = j0; j < min(j0 + kBlock, H); ++j)
-        static_cast<T*>(grad)[(gate * H + j) * inputs + i] = sum[i * N_ + row * layer_.padded + j];
+    const T* const from = sum + first * N_ + row * layer_.padded;
+    T* const to = static_cast<T*>(grad) + gate * H * inputs + first;
+    int64_t j = 0;
+    for (; columns == W && j + W <= H; j += W) {
+      Vec<T, W> v[W];
+      for (int i = 0; i < W; ++i) v[i] = of_all_workers<W>(from + i * N_ + j);
+      transpose<T, W>(v);
+      for (int k = 0; k < W; ++k) store<T, W>(to + (j + k) * inputs, v[k]);
+    }
+    for (; j < H; ++j)
+      for (int64_t i = 0; i < columns; ++i)
+        to[j * inputs + i] = of_all_workers<1>(from + i * N_ + j)[0];
   });
 }
 

@@ -15,26 +15,29 @@ class LayerJacobian {
   using T = typename Cell::T;
 
   LayerJacobian(const RecurrentJacobianRequest& request, const Parallel& parallel)
-      : request_(request), parallel_(parallel), steps_(request, parallel) {}
+      : request_(request), steps_(request, parallel) {}
 
   void run() const {
-    for_each_index(parallel_, steps_.B, [&](int64_t b) { compose(b); });
+    steps_.for_each_index_with_weights(
+        steps_.B, [&](int64_t b, const Weights& weights) { compose(b, weights); });
   }
 
  private:
+  using Weights = typename LayerBackward<Cell>::Weights;
+
   // The place of a unit of the state, without padding, in a row of the chain's state.
   int64_t place(int64_t unit) const {
     const Layer<T>& layer = steps_.layer;
     return unit < layer.P ? unit : layer.padded_P + unit - layer.P;
   }
 
-  void compose(int64_t b) const {
+  void compose(int64_t b, const Weights& weights) const {
     using Memory = typename LayerBackward<Cell>::Memory;
     const Layer<T>& layer = steps_.layer;
     const int64_t rows = layer.P + (Cell::kStates == 2 ? layer.H : 0), width = steps_.state;
     const int64_t length = steps_.slab_steps(1);
     const Memory memory(steps_, length);
-    typename LayerBackward<Cell>::Recompute recompute(steps_);
+    typename LayerBackward<Cell>::Recompute recompute(steps_, weights);
     Buffer<T> maps(2 * rows * width), scratch(rows * (steps_.row + layer.padded));
     T *from = maps.data, *to = from + rows * width;
     std::memset(from, 0, rows * width * sizeof(T));
@@ -43,7 +46,7 @@ class LayerJacobian {
       const Slab<T> slab = steps_.slab(hi, length, b, 1, memory);
       if (steps_.recomputes())
         for (int64_t t = slab.lo + 1; t <= slab.hi; ++t) recompute(slab, memory, t);
-      const LayerChain<Cell> chain = steps_.chain(slab, nullptr);
+      const LayerChain<Cell> chain = steps_.chain(weights, slab, nullptr);
       for (int64_t t = slab.steps(); t > 0; --t) {
         chain.compose(t, 0, rows, from, to, scratch.data);
         T* swap = from;
@@ -57,7 +60,6 @@ class LayerJacobian {
   }
 
   const RecurrentJacobianRequest& request_;
-  const Parallel& parallel_;
   const LayerBackward<Cell> steps_;
 };
 

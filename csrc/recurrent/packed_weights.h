@@ -47,6 +47,10 @@ class PackedWeights {
 
   const ForwardWeights<T>& operator*() const { return weights_; }
 
+  static int64_t bytes(const Layer<T>& layer) {
+    return (layer.P + layer.I) * whole_vectors<T>(kSlots * layer.padded) * sizeof(T);
+  }
+
   // to, n rows of `input_width` numbers, = the part of n rows of x in the pre-activations.
   void input(int64_t n, ConstRows<T> x, Rows<T> to) const;
 
@@ -78,7 +82,11 @@ template <typename T>
 struct BackwardWeights {
   Multiplier<T> w_hh, w_hr;
 
-  BackwardWeights(const Layer<T>& layer, int gates);
+  BackwardWeights(const Layer<T>& layer, int gates, bool needed);
+
+  static int64_t bytes(const Layer<T>& layer, int gates) {
+    return (gates + (layer.w_hr ? 1 : 0)) * layer.padded * layer.padded_P * sizeof(T);
+  }
 };
 
 extern template class PackedWeights<float, 1>;
@@ -201,8 +209,10 @@ void PackedWeights<T, kSlots>::pack(const Layer<T>& layer, const Slots<kSlots>& 
 }
 
 template <typename T>
-BackwardWeights<T>::BackwardWeights(const Layer<T>& layer, int gates)
-    : w_hh(gates * layer.padded, layer.padded_P), w_hr(layer.w_hr ? layer.P : 0, layer.padded) {
+BackwardWeights<T>::BackwardWeights(const Layer<T>& layer, int gates, bool needed)
+    : w_hh(needed ? gates * layer.padded : 0, layer.padded_P),
+      w_hr(needed && layer.w_hr ? layer.P : 0, layer.padded) {
+  if (!needed) return;
   panels_by_rows<T>(
       gates * layer.padded, layer.padded_P, layer.P,
       [&](int64_t k) {

@@ -53,4 +53,18 @@ inline void for_each_index(const Parallel& parallel, int64_t n, const Body& body
   for_each_index(parallel, n, [] { return Nothing{}; }, [&](int64_t i, Nothing&) { body(i); });
 }
 
+// Calls body(i, what) for i in [0, n), where all read the same `what`: make(true), of so many
+// bytes; make(false) has nothing in it. As long as it stays in a core's cache each thread makes its
+// own: to fetch what another has just written from the cache of that one's core takes longer.
+template <class Make, class Body>
+inline void for_each_index_reading(const Parallel& parallel, int64_t n, int64_t bytes,
+                                   const Make& make, const Body& body) {
+  constexpr int64_t kStays = 4 << 20;
+  const bool own = bytes <= kStays;
+  const auto shared = make(!own);
+  for_each_index(
+      parallel, n, [&] { return make(own); },
+      [&](int64_t i, const auto& made) { body(i, own ? made : shared); });
+}
+
 }  // namespace bppsa::BPPSA_ISA
