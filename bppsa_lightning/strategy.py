@@ -12,9 +12,9 @@ from typing_extensions import override
 
 from bppsa_lightning import ops, planner
 from bppsa_lightning._one_or_several import OneOrSeveral
-from bppsa_lightning.runs import AttachesInRuns
 from bppsa_lightning._trees import Settles, stand_in
 from bppsa_lightning.chain import LEARNED
+from bppsa_lightning.runs import AttachesInRuns
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from experiments import recording
 from experiments.paper.quotes import (
+    chosen,
     command_line,
     cpu,
     evaluation,
@@ -31,7 +32,6 @@ from experiments.paper.quotes import (
     front_page,
     gpu,
     layers,
-    layers_bfloat16,
     loops,
     newton,
     pruned,
@@ -55,7 +55,7 @@ BLOCKS: dict[str, Callable[[str], str]] = {
     **front_page.BLOCKS,
     **newton.BLOCKS,
     **scan_dtypes.BLOCKS,
-    **layers_bfloat16.BLOCKS,
+    **chosen.BLOCKS,
     **scan_memory.BLOCKS,
     **windows_auto.BLOCKS,
     **windows_trained.BLOCKS,

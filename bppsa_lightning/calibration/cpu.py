@@ -7,31 +7,26 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from datetime import date
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from tqdm import tqdm
 
 from bppsa_lightning._cells import CELLS as _CELLS
 from bppsa_lightning._cores import BUSY, OtherLoad
-from bppsa_lightning.calibration import bfloat16, fit_cpu, pairs, steps
-from bppsa_lightning.calibration.fit_cpu import Point, Scanned, Size, point
+from bppsa_lightning.calibration import fit_cpu, least, pairs, ratios, steps
+from bppsa_lightning.calibration.fit_cpu import Point, Scanned, Size
 from bppsa_lightning.calibration.progress import Progress
 from bppsa_lightning.planner import Plan, hand_over, machine, tables
 from bppsa_lightning.recurrent import precision
 
-CELLS = ("RNN", "GRU", "LSTM")
+CELLS = least.CELLS
 NAMES = {cell.kind: name for name, cell in _CELLS.items() if cell.in_torch}
-# The sizes of layers at which the least T is looked for; of samples of different lengths.
-SIZES, BATCHES = (1, 8, 20, 64, 128, 256, 512), (1, 2, 16, 64, 256)
-PACKED_SIZES, PACKED_BATCHES = (20, 64, 256), (2, 8, 32, 128)
 # (B, T, H) of backward passes, and the largest H of which products of Jacobians are measured.
 SCANS = ((1, 100, 8), (1, 1000, 20), (16, 10, 20), (16, 100, 20), (16, 1000, 8), (2, 300, 64))
 MOST_COMPOSED = 20
-# A size is measured twice where PyTorch's time over ours is between these; the worse one counts.
-CLOSE = (1.0, 1.3)
-# Seconds of a step that is not worth waiting for.
-LONGEST = 0.7
+
+Found = TypeVar("Found")
 
 
 def calibrate_cpu(seconds: float, progress: bool) -> str:
@@ -46,34 +41,37 @@ def calibrate_cpu(seconds: float, progress: bool) -> str:
     kept = Progress(this, f"{threads}-threads")
     start = time.perf_counter()
     others = OtherLoad()
+    run = _Run(kept, seconds)
     with (
         torch.random.fork_rng(devices=[]),
         torch.enable_grad(),
-        torch.device("cpu"),
-        _bar(progress, kept) as bar,
+        _bar(progress, run) as run.bar,
     ):
-        run = _Run(kept, seconds, bar)
-        points = {size: found for node in run.nodes() for size, found in node}
-        spread = {key: found for node in run.packed() for key, found in node}
+        points = dict(run.each(run.least.training()))
+        spread = dict(run.each(run.least.packed()))
         scans = list(run.scans())
         by_samples = dict(run.steps())
-        in_bfloat16 = {key: ratio for node in run.in_bfloat16() for key, ratio in node.items()}
+        without_gradients = dict(run.measured_ratios(bfloat16=False))
+        in_bfloat16 = (
+            dict(run.measured_ratios(bfloat16=True)) if precision.multiplies_bfloat16() else {}
+        )
     earlier = machine.own_cpu()
     of_other_threads = {
         section: [part for part in earlier.get(section, ()) if part["threads"] != threads]
-        for section in ("hand_over", "steps", "bfloat16")
+        for section in ("hand_over", "inference", "steps", "bfloat16")
     }
     table = {
         "format": tables.FORMAT,
         "machine": dict(this),
         "measured": {"date": date.today().isoformat(), "threads": threads},
         "hand_over": [*of_other_threads["hand_over"], fit_cpu.hand_over(points, threads)],
+        "inference": [*of_other_threads["inference"], *fit_cpu.ratios(without_gradients, threads)],
         "packed": fit_cpu.packed(spread),
         "scan": fit_cpu.scan(scans, threads),
         "steps": [*of_other_threads["steps"], fit_cpu.steps(by_samples, threads)],
     }
     if in_bfloat16:
-        parts = fit_cpu.bfloat16(in_bfloat16, threads)
+        parts = fit_cpu.ratios(in_bfloat16, threads)
         table["bfloat16"] = [*of_other_threads["bfloat16"], *parts]
     old = [hand_over.pytorch_is_faster(NAMES[size.cell], *size[1:]) for size in points]
     path = tables.user_path(this)
@@ -105,73 +103,30 @@ def _disturbed(busy: float | None) -> str:
 class _Run:
     """What is measured, in which order, and how long each."""
 
-    def __init__(self, kept: Progress, seconds: float, bar: Any) -> None:
-        self.kept, self.bar = kept, bar
-        self.each = seconds / 1500
+    bar: Any
 
-    def nodes(self) -> Iterator[list[tuple[Size, Point]]]:
-        """The numbers of steps that were measured at each H and B, around the least that pays."""
-        for cell in CELLS:
-            for H in SIZES:
-                for B in BATCHES:
-                    yield list(self._around(Size(cell, 10, B, H), (2, 1), (30, 100, 1000)))
-                    self.bar.update()
+    def __init__(self, kept: Progress, seconds: float) -> None:
+        self.kept = kept
+        self.seconds = seconds / 1500
+        self.least = least.Search(kept.measured, self.seconds)
 
-    def packed(self) -> Iterator[list[tuple[tuple[Size, bool], Point]]]:
-        """Likewise of samples of different lengths."""
-        for cell in CELLS:
-            for H in PACKED_SIZES:
-                for B in PACKED_BATCHES:
-                    for padded in (False, True) if B > 2 else (False,):  # two: T of 2T steps
-                        around = self._around(Size(cell, 8, B, H), (5, 3), (14, 30), padded)
-                        yield [((size, padded), found) for size, found in around]
-                    self.bar.update()
-
-    def _around(
-        self,
-        size: Size,
-        shorter: tuple[int, ...],
-        longer: tuple[int, ...],
-        padded: bool | None = None,
-    ) -> Iterator[tuple[Size, Point]]:
-        """T, then fewer steps while they pay, or more until they do."""
-        found, seconds = self._point(size, padded)
-        yield size, found
-        pays = found.pays
-        for T in shorter if pays else longer:
-            if T > size.T and seconds * T / size.T > LONGEST:
-                return
-            found, seconds = self._point(size._replace(T=T), padded)
-            yield size._replace(T=T), found
-            if found.pays != pays:
-                return
-
-    def _point(self, size: Size, padded: bool | None) -> tuple[Point, float]:
-        kind = "" if padded is None else " padded" if padded else " even"
-
-        def measure() -> pairs.Pair:
-            first = pairs.pair(size, self.each, padded=padded)
-            low, high = CLOSE
-            if not low * first.ours < first.stock < high * first.ours:
-                return first
-            again = pairs.pair(size, 3 * self.each, padded=padded)
-            return max(first, again, key=lambda pair: pair.ours / pair.stock)
-
-        ours, stock = self.kept.measured(" ".join(map(str, size)) + kind, measure)
-        return point(size.T, ours, stock), max(ours, stock)
+    def each(self, nodes: Iterator[list[Found]]) -> Iterator[Found]:
+        """What is in all lists."""
+        for node in nodes:
+            yield from node
+            self.bar.update()
 
     def steps(self) -> Iterator[tuple[steps.Key, float]]:
         """What a step takes, by how many samples it has."""
         for cell in CELLS:
-            yield from steps.measured(cell, self.kept, self.each).items()
+            yield from steps.measured(cell, self.kept, self.seconds).items()
             self.bar.update()
 
-    def in_bfloat16(self) -> Iterator[Mapping[bfloat16.Key, float]]:
-        """PyTorch's time over ours; nothing where PyTorch multiplies no bfloat16."""
-        if precision.multiplies_bfloat16():
-            for node in bfloat16.measured(self.kept.measured, self.each):
-                yield node
-                self.bar.update()
+    def measured_ratios(self, bfloat16: bool) -> Iterator[tuple[ratios.Key, float]]:
+        """PyTorch's time over ours."""
+        for node in ratios.measured(self.kept.measured, self.seconds, bfloat16):
+            yield from node.items()
+            self.bar.update()
 
     def scans(self) -> Iterator[Scanned]:
         """Backward passes by each algorithm."""
@@ -185,7 +140,7 @@ class _Run:
 
     def _scan(self, size: Size, algorithm: str) -> Scanned:
         def measure() -> list[Any]:
-            plan, seconds = pairs.backward(size, algorithm, self.each)
+            plan, seconds = pairs.backward(size, algorithm, self.seconds)
             return [plan.chunk, plan.levels, seconds]
 
         chunk, levels, seconds = self.kept.measured(
@@ -194,13 +149,12 @@ class _Run:
         return Scanned(size, Plan(algorithm, chunk=chunk, levels=levels), seconds)
 
 
-def _bar(progress: bool, kept: Progress) -> Any:
-    of_bfloat16 = bfloat16.nodes() if precision.multiplies_bfloat16() else 0
-    nodes = len(CELLS) * (len(SIZES) * len(BATCHES) + len(PACKED_SIZES) * len(PACKED_BATCHES) + 2)
-    start = f"Going on after {kept.resumed} sizes" if kept.resumed else "Measuring recurrent layers"
-    return tqdm(
-        total=nodes + of_bfloat16, desc=start, unit="sizes", disable=not progress, leave=False
-    )
+def _bar(progress: bool, run: _Run) -> Any:
+    grids = 1 + precision.multiplies_bfloat16()
+    nodes = run.least.nodes() + 2 * len(CELLS) + grids * ratios.nodes()
+    resumed = run.kept.resumed
+    start = f"Going on after {resumed} sizes" if resumed else "Measuring recurrent layers"
+    return tqdm(total=nodes, desc=start, unit="sizes", disable=not progress, leave=False)
 
 
 def _changes(points: Mapping[Size, Point], old: list[bool], new: list[bool], name: str) -> str:

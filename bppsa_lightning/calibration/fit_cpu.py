@@ -97,19 +97,19 @@ def steps(seconds: Mapping[tuple[str, int, int], float], threads: int) -> dict[s
     return {"threads": threads, "H": sizes, "samples": samples, "seconds": rounded}
 
 
-def bfloat16(
-    ratios: Mapping[tuple[str, str, int, int, int], float], threads: int
+def ratios(
+    of_sizes: Mapping[tuple[str, str, int, int, int], float], threads: int
 ) -> list[dict[str, Any]]:
-    """Parts of the section "bfloat16", of whole grids of (cell, mode, T, B, H): PyTorch's time over
-    ours."""
+    """Parts of the sections "inference" and "bfloat16", of whole grids of (cell, mode, T, B, H):
+    PyTorch's time over ours."""
     parts = []
-    for cell in sorted({cell for cell, *_ in ratios}):
-        keys = [key for of_cell, *key in ratios if of_cell == cell]
+    for cell in sorted({cell for cell, *_ in of_sizes}):
+        keys = [key for of_cell, *key in of_sizes if of_cell == cell]
         modes, T, B, H = (sorted(set(of)) for of in zip(*keys, strict=True))
         part: dict[str, Any] = {"threads": threads, "cell": cell, "T": T, "B": B, "H": H}
         for mode in modes:
             part[mode] = [
-                [[float(f"{ratios[cell, mode, t, b, h]:.3g}") for h in H] for b in B] for t in T
+                [[float(f"{of_sizes[cell, mode, t, b, h]:.3g}") for h in H] for b in B] for t in T
             ]
         parts.append(part)
     return parts

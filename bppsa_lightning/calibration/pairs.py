@@ -1,5 +1,8 @@
 """Times one recurrent layer computed here beside PyTorch's own, in turns, on the CPU.
 
+Devices are named, not set as the default: while there is one, each call of torch from Python takes
+a microsecond more, of which a short layer has many.
+
 T steps, B batch, H input and hidden size.
 """
 
@@ -33,9 +36,12 @@ def pair(
     seconds: float,
     turns: int = 7,
     padded: bool | None = None,
-    bfloat16: str | None = None,
+    bfloat16: bool = False,
+    mode: str = TRAINING,
 ) -> Pair:
     """Measures one size: forward and backward with parameter gradients, of every output.
+
+    In inference the forward alone.
 
     Args:
         size: of the layer; its input size is H.
@@ -43,14 +49,15 @@ def pair(
         turns: of each way, at most.
         padded: whether, of samples of different lengths, most would be padding; None for samples
             of one length.
-        bfloat16: one of `MODES`, under autocast; None for float32.
+        bfloat16: whether under autocast; else in float32.
+        mode: as `planner.Request.mode`.
     """
     stock = _layer(size)
     ours = copy.deepcopy(stock)
     attach(ours, "linear")  # obeyed, whatever the tables say
-    x = torch.rand(size.T, size.B, size.H, dtype=torch.float32)
+    x = torch.rand(size.T, size.B, size.H, dtype=torch.float32, device="cpu")
     call: Any = x if padded is None else pack_padded_sequence(x, _lengths(size, padded))
-    ways = [_step(module, call, bfloat16) for module in (ours, stock)]
+    ways = [_step(module, call, bfloat16, mode) for module in (ours, stock)]
     for step in ways:
         step()
     longest = max(_timed(step) for step in ways)
@@ -73,7 +80,7 @@ def fastest(size: Size, I: int, seconds: float) -> float:
     stock = _layer(size, I)
     ours = copy.deepcopy(stock)
     attach(ours, "linear")
-    x = torch.rand(size.T, size.B, I, dtype=torch.float32)
+    x = torch.rand(size.T, size.B, I, dtype=torch.float32, device="cpu")
     best = float("inf")
     for step in (_step(ours, x), _step(stock, x)):
         step()
@@ -89,7 +96,7 @@ def backward(size: Size, algorithm: str, seconds: float) -> tuple[Plan, float]:
     """Measures the backward of a layer by one algorithm: its plan, and median seconds."""
     layer = _layer(size)
     (chain,) = attach(layer, algorithm)
-    x = torch.rand(size.T, size.B, size.H, dtype=torch.float32)
+    x = torch.rand(size.T, size.B, size.H, dtype=torch.float32, device="cpu")
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < 3 or (len(times) < 50 and time.perf_counter() < end):
@@ -104,7 +111,7 @@ def backward(size: Size, algorithm: str, seconds: float) -> tuple[Plan, float]:
 
 
 def _layer(size: Size, I: int | None = None) -> nn.RNNBase:
-    return CELLS[size.cell](I or size.H, size.H, dtype=torch.float32)
+    return CELLS[size.cell](I or size.H, size.H, dtype=torch.float32, device="cpu")
 
 
 def _lengths(size: Size, padded: bool) -> list[int]:
@@ -117,22 +124,23 @@ def _lengths(size: Size, padded: bool) -> list[int]:
 
 
 def _step(
-    module: nn.Module, x: Tensor | PackedSequence, bfloat16: str | None = None
+    module: nn.Module, x: Tensor | PackedSequence, bfloat16: bool = False, mode: str = TRAINING
 ) -> Callable[[], None]:
     grads: list[Tensor] = []
 
+    def forward() -> Any:
+        if not bfloat16:  # which to enter takes microseconds
+            return module(x)[0]
+        with torch.autocast("cpu", torch.bfloat16):
+            return module(x)[0]
+
     def step() -> None:
-        module.zero_grad()
-        if bfloat16 is None:
-            output = module(x)[0]
-        else:
-            with (
-                torch.autocast("cpu", torch.bfloat16),
-                torch.set_grad_enabled(bfloat16 == TRAINING),
-            ):
-                output = module(x)[0]
-        if bfloat16 == INFERENCE:
+        if mode == INFERENCE:
+            with torch.no_grad():
+                forward()
             return
+        module.zero_grad()
+        output = forward()
         data = output.data if isinstance(output, PackedSequence) else output
         if not grads:
             grads.append(torch.randn_like(data))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from bppsa_lightning.runs import AttachesInRuns
 from bppsa_lightning._trees import stand_in
+from bppsa_lightning.runs import AttachesInRuns
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl

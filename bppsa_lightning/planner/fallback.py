@@ -5,8 +5,8 @@ T steps, B batch, I input, H state.
 
 import torch
 
-from bppsa_lightning.planner import bfloat16, fallback_cuda, hand_over, machine
-from bppsa_lightning.planner.request import Request
+from bppsa_lightning.planner import fallback_cuda, hand_over, machine, ratios
+from bppsa_lightning.planner.request import INFERENCE, Request
 
 # On the CPU, by all that they depend on; as many as a run with samples of any length may ask for.
 _answers: dict[tuple[object, ...], str | None] = {}
@@ -21,7 +21,8 @@ def fallback_reason(request: Request) -> str | None:
     An algorithm that is asked for by name is obeyed: only "auto" may hand over for speed.
     """
     # cell, T, B, H, device and algorithm; on CUDA there is never an answer.
-    asked = request[:6], request.total_steps, request.bfloat16, torch.get_num_threads()
+    of_numbers = request.bfloat16, request.mode
+    asked = request[:6], request.total_steps, of_numbers, torch.get_num_threads()
     answer = _answers.get(asked, _UNKNOWN)
     if answer is not _UNKNOWN:
         return answer
@@ -37,11 +38,14 @@ def _reason_on_cpu(request: Request) -> str | None:
     if request.algorithm != "auto":
         return None
     cell, T, B, H, N = request.cell, request.T, request.B, request.H, request.total_steps
-    if request.bfloat16 is not None:
-        if not bfloat16.pytorch_is_faster(cell, request.bfloat16, T, B, H):
-            return None
-        return f"seq_len {T}, batch {B}, hidden {H} in bfloat16: PyTorch's kernel measured faster"
-    if not hand_over.pytorch_is_faster(cell, T, B, H, N):
+    # (Of samples of different lengths training in float32 alone was measured.)
+    without = request.mode == INFERENCE and N is None
+    if request.bfloat16 or without:
+        faster = ratios.pytorch_is_faster(cell, request.bfloat16, request.mode, T, B, H)
+    else:
+        faster = hand_over.pytorch_is_faster(cell, T, B, H, N)
+    if not faster:
         return None
-    lengths = "" if N is None else ", different lengths"
-    return f"seq_len {T}, batch {B}, hidden {H}{lengths}: PyTorch's kernel measured faster"
+    how = "" if N is None else ", different lengths"
+    how += " in bfloat16" * request.bfloat16 + " without gradients" * without
+    return f"seq_len {T}, batch {B}, hidden {H}{how}: PyTorch's kernel measured faster"

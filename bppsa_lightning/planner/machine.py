@@ -5,6 +5,7 @@ import os
 import platform
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ import torch
 
 from bppsa_lightning import _cores, _library
 from bppsa_lightning.planner import tables
-from bppsa_lightning.planner.request import MODES
+from bppsa_lightning.planner.request import INFERENCE, MODES
 from bppsa_lightning.planner.tables import form
 
 TABLE = "BPPSA_TABLE"  # environment variable: the name of the shipped table to take
 # What stands for a machine that is like none of those measured.
 DEFAULT = "intel_xeon_2"
-# The table that has bfloat16 where the nearest one was measured without.
-BFLOAT16 = "amd_epyc_2"
+# The table that has what the nearest one was measured without: inference, and bfloat16.
+FULL = "amd_epyc_2"
 # Tables of a machine with so many times more or fewer cores are far.
 FAR = 2.0
 
@@ -66,9 +67,10 @@ def cpu() -> Mapping[str, Any]:
     return tables.shipped()[nearest(this)] | own_cpu()
 
 
-def of_bfloat16() -> list[dict[str, Any]]:
-    """The section "bfloat16" of this CPU's table, or, where it has none, of another one's."""
-    found: list[dict[str, Any]] = cpu().get("bfloat16") or tables.shipped()[BFLOAT16]["bfloat16"]
+def ratios(section: str) -> list[dict[str, Any]]:
+    """The section "inference" or "bfloat16" of this CPU's table, or, where it has none, of another
+    one's."""
+    found: list[dict[str, Any]] = cpu().get(section) or tables.shipped()[FULL][section]
     return found
 
 
@@ -86,11 +88,12 @@ def own_cpu() -> dict[str, Any]:
 
 def _damage(table: Mapping[str, Any], like: Mapping[str, Any]) -> str | None:
     """What makes a table of a CPU unusable; None if nothing does."""
-    if "bfloat16" in table:
-        like = {"bfloat16": tables.shipped()[BFLOAT16]["bfloat16"], **like}
+    full = tables.shipped()[FULL]
+    like = {name: full[name] for name in ("inference", "bfloat16") if name in table} | dict(like)
     if why := form.difference(table, {**like, "machine": {}, "measured": {}}):
         return why
-    for part in (*table["hand_over"], table["packed"]["even"], table["packed"]["padded"]):
+    packed = table["packed"]["even"], table["packed"]["padded"]
+    for part in (*table["hand_over"], *packed):
         for cell, rows in part["least_T"].items():
             if [len(row) for row in rows] != [len(part["B"])] * len(part["H"]):
                 return f"the sizes of {cell}"
@@ -100,11 +103,11 @@ def _damage(table: Mapping[str, Any], like: Mapping[str, Any]) -> str | None:
                 return f"the seconds of steps of {cell}"
         if min(len(part["samples"]), len(part["H"])) < 2 or "LSTM" not in part["seconds"]:
             return "the sizes of steps"
-    for part in table.get("bfloat16", ()):
-        for mode in MODES:
+    for section, modes in (("inference", (INFERENCE,)), ("bfloat16", MODES)):
+        for part, mode in product(table.get(section, ()), modes):
             of_T = [[len(of_B) for of_B in of_T] for of_T in part[mode]]
             if of_T != [[len(part["H"])] * len(part["B"])] * len(part["T"]):
-                return f"the sizes of bfloat16's {mode}"
+                return f"the sizes of {section}'s {mode}"
     return None
 
 

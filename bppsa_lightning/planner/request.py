@@ -23,8 +23,8 @@ class Request(NamedTuple):
         total_steps: of samples of different lengths, all their steps; None if they are T each.
         padded_steps: the steps, one after the other, of all padded tensors that they are spread
             over (on the CPU nobody reads it).
-        bfloat16: where PyTorch would compute in bfloat16, on a CPU that multiplies it, one of
-            `MODES`: of "inference" nothing is kept for a backward. None where it would not.
+        bfloat16: whether PyTorch would compute in bfloat16, on a CPU that multiplies it.
+        mode: one of `MODES`: of "inference" nothing is kept for a backward.
     """
 
     cell: str
@@ -41,7 +41,8 @@ class Request(NamedTuple):
     dtype: torch.dtype = torch.float32
     total_steps: int | None = None
     padded_steps: int | None = None
-    bfloat16: str | None = None
+    bfloat16: bool = False
+    mode: str = TRAINING
 
     @property
     def state_size(self) -> int:

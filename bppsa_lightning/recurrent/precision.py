@@ -9,7 +9,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from bppsa_lightning.planner.request import INFERENCE, TRAINING
 from bppsa_lightning.recurrent.config import Stack
 
 _WIDENED = (torch.bfloat16, torch.float16)
@@ -48,18 +47,14 @@ def results(
     return (low, low) if not packed and _by_onednn(input) else (held, held)
 
 
-def in_bfloat16(config: Stack, input: Tensor) -> str | None:
-    """What PyTorch would do with a dense input in bfloat16, on a CPU that multiplies it.
+def in_bfloat16(config: Stack, input: Tensor) -> bool:
+    """Whether PyTorch would compute a dense input in bfloat16, on a CPU that multiplies it.
 
-    Returns:
-        "training", or "inference" where no graph is recorded; None where PyTorch computes in
-        another dtype, or no faster than in float32.
+    False where PyTorch computes in another dtype, or no faster than in float32.
     """
     if input.dtype is torch.float32 and not torch._C._is_any_autocast_enabled():
-        return None  # as most
-    if config.projected or of_pytorch(input) != torch.bfloat16 or not multiplies_bfloat16():
-        return None
-    return TRAINING if torch.is_grad_enabled() else INFERENCE
+        return False  # as most
+    return not config.projected and of_pytorch(input) == torch.bfloat16 and multiplies_bfloat16()
 
 
 def multiplies_bfloat16() -> bool:

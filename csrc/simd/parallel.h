@@ -59,7 +59,7 @@ inline void for_each_index(const Parallel& parallel, int64_t n, const Body& body
 template <class Make, class Body>
 inline void for_each_index_reading(const Parallel& parallel, int64_t n, int64_t bytes,
                                    const Make& make, const Body& body) {
-  constexpr int64_t kStays = 4 << 20;
+  constexpr int64_t kStays = 6 << 20;
   const bool own = bytes <= kStays;
   const auto shared = make(!own);
   for_each_index(

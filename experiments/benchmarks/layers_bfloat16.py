@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import bppsa_lightning as bl
-from bppsa_lightning.calibration import bfloat16, fit_cpu, pairs
+from bppsa_lightning.calibration import fit_cpu, pairs, ratios
 from bppsa_lightning.planner import hand_over
 from bppsa_lightning.planner.request import MODES, TRAINING
 from bppsa_lightning.recurrent.precision import multiplies_bfloat16
@@ -62,9 +62,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def table(seconds: float) -> list[dict[str, Any]]:
     """Parts of a table's section, with torch's number of threads."""
-    nodes = bfloat16.measured(lambda name, measure: measure(), seconds)
-    ratios = {size: ratio for node in nodes for size, ratio in node.items()}
-    return fit_cpu.bfloat16(ratios, torch.get_num_threads())
+    nodes = ratios.measured(lambda name, measure: measure(), seconds, bfloat16=True)
+    found = {size: ratio for node in nodes for size, ratio in node.items()}
+    return fit_cpu.ratios(found, torch.get_num_threads())
 
 
 def rows(seconds: float) -> list[dict[str, Any]]:
@@ -76,7 +76,7 @@ def rows(seconds: float) -> list[dict[str, Any]]:
         for H in SIZES[cell]
         for B in BATCHES
         for T in STEPS
-        if T * B * H * H <= bfloat16.MOST
+        if T * B * H * H <= ratios.MOST
     ]
 
 

@@ -6,8 +6,9 @@
 "hand_over", "packed", "scan" and "steps" are fitted to the records that SOURCES names, by the
 functions that `bl.calibrate` uses. (In these records a call that PyTorch kept was not measured
 here: of it only the choice is known.) Tables of CALIBRATED are what `bl.calibrate` made of a
-machine (`calibrated`). "bfloat16" is a record's as it is. "dense", "diagonal" and "pruned" were
-fitted by hand and stay as they are; tests hold them against their records.
+machine (`calibrated`). "bfloat16", "inference" and amd_epyc_2's "hand_over" are a record's as they
+are. "dense", "diagonal"
+and "pruned" were fitted by hand and stay as they are; tests hold them against their records.
 
 T steps, B batch, H hidden.
 """
@@ -35,12 +36,13 @@ SOURCES = {
         "pruned": "planner_sparse_cpu",
     },
     "amd_epyc_2": {
-        "hand_over": "amd_epyc/grid_recurrent_cpu",
+        "hand_over": "hand_over_table_cpu",
         "packed": "packed_recurrent_cpu",
         "scan": "amd_epyc/planner_recurrent_cpu",
         "steps": "amd_epyc/steps_cpu",
         "pruned": "planner_sparse_cpu",
         "bfloat16": "layers_bfloat16_table",
+        "inference": "hand_over_table_cpu",
     },
 }
 # Of each table: the record of what `bl.calibrate` wrote.
@@ -80,9 +82,11 @@ def derived(name: str) -> dict[str, Any]:
     sources = SOURCES[name]
     records = {section: recording.read(source) for section, source in sources.items()}
     environment = records["hand_over"]["environment"]
-    threads = environment["torch_threads"]
+    threads, grid = environment["torch_threads"], records["hand_over"].get("rows")
     scanned = records["scan"]
-    measured = {"bfloat16": records["bfloat16"]["table"]} if "bfloat16" in records else {}
+    as_recorded = {s: records[s][s] for s in ("hand_over", "inference") if s in records.get(s, ())}
+    if "bfloat16" in records:
+        as_recorded["bfloat16"] = records["bfloat16"]["table"]
     return {
         "format": tables.FORMAT,
         "machine": {
@@ -97,14 +101,14 @@ def derived(name: str) -> dict[str, Any]:
             "bppsa_lightning": environment["bppsa_lightning"],
             "records": {s: f"experiments/records/{record}.json" for s, record in sources.items()},
         },
-        "hand_over": [fit_cpu.hand_over(choices(records["hand_over"]["rows"]), threads)],
+        **({"hand_over": [fit_cpu.hand_over(choices(grid), threads)]} if grid else {}),
         "packed": fit_cpu.packed(spread_choices(records["packed"]["rows"])),
         "scan": fit_cpu.scan(
             (backward for row in scanned["rows"] for backward in backwards(row)),
             scanned["environment"]["torch_threads"],
         ),
         "steps": [fit_cpu.steps(steps_of(records["steps"]), threads)],
-        **measured,
+        **as_recorded,
     }
 
 
@@ -116,7 +120,7 @@ def calibrated(source: str) -> dict[str, Any]:
     table = recording.read(source)
     machine, measured = table["machine"], table["measured"]
     return {
-        **{key: table[key] for key in ("format", "hand_over", "packed", "steps")},
+        **{key: table[key] for key in ("format", "hand_over", "inference", "packed", "steps")},
         "machine": {k: v for k, v in machine.items() if k not in tables.VERSIONS},
         "measured": {
             "date": measured["date"],

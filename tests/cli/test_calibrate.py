@@ -3,7 +3,7 @@
 import pytest
 
 from bppsa_lightning import calibration
-from bppsa_lightning.calibration import bfloat16, cpu, steps
+from bppsa_lightning.calibration import cpu, least, ratios, steps
 from bppsa_lightning.planner import machine, tables
 
 
@@ -14,8 +14,13 @@ def few_sizes(monkeypatch, tmp_path):
     monkeypatch.delenv(machine.TABLE, raising=False)
     for module, values in {
         steps: {"SIZES": (4, 8), "SAMPLES": (1, 4), "_WORK": 1 << 10, "_LEAST": 8},
-        bfloat16: {"GRIDS": {"LSTM": bfloat16.Grid((3,), (2,), (5,))}},
-        cpu: {"SIZES": (4, 8), "BATCHES": (1, 16), "PACKED_SIZES": (4,), "PACKED_BATCHES": (4, 8)},
+        ratios: {"GRIDS": {"LSTM": ratios.Grid((3,), (2,), (5,))}},
+        least: {
+            "SIZES": (4, 8),
+            "BATCHES": (1, 16),
+            "PACKED_SIZES": (4,),
+            "PACKED_BATCHES": (4, 8),
+        },
     }.items():
         for name, value in values.items():
             monkeypatch.setattr(module, name, value)

@@ -26,7 +26,7 @@ def leaked(objects, level):
     one with the instructions that this machine lacks.
     """
     name = level.replace("-", "_")
-    sealed = re.compile(rf"_Z(GV|T[VISTC]|Z)*N[VK]*5bppsa{len(name)}{name}")
+    sealed = re.compile(rf"_Z(GV|T[VISTCHW]|Z)*N[VK]*5bppsa{len(name)}{name}")
     nm = [tool("nm"), "--defined-only", "--format=posix", "--no-sort", *map(str, objects)]
     lines = subprocess.run(nm, check=True, capture_output=True, text=True).stdout.splitlines()
     symbols = [line.split()[:2] for line in lines if not line.endswith(":")]

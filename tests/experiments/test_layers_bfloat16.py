@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
-from bppsa_lightning.calibration import bfloat16
+from bppsa_lightning.calibration import ratios
 from bppsa_lightning.planner import hand_over
 from experiments import recording
 from experiments.benchmarks import layers_bfloat16
-from experiments.paper.quotes import layers_bfloat16 as quotes
+from experiments.paper.quotes import chosen as quotes
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def small(tmp_path, monkeypatch):
     monkeypatch.setattr(layers_bfloat16, "STEPS", (3,))
     monkeypatch.setattr(layers_bfloat16, "BATCHES", (2,))
     monkeypatch.setattr(layers_bfloat16, "SIZES", {"GRU": (4,), "RNN": (4,)})
-    monkeypatch.setattr(bfloat16, "GRIDS", {"GRU": bfloat16.Grid((1, 5), (2,), (4, 6))})
+    monkeypatch.setattr(ratios, "GRIDS", {"GRU": ratios.Grid((1, 5), (2,), (4, 6))})
     monkeypatch.setattr(recording, "folder", lambda asked: tmp_path)
     return tmp_path
 
@@ -63,7 +63,7 @@ def test_the_quote_names_what_is_left_and_what_a_choice_costs(monkeypatch):
     rows += [row("RNN", 1.0, 1.25, True, False)]
     record = {"environment": recording.environment(), "rows": rows}
     monkeypatch.setattr(quotes, "read", lambda name: record)
-    lstms, others = quotes.chosen("records").split(" Of 4 ")
+    lstms, others = quotes.in_bfloat16("records").split(" Of 4 ")
     assert "Of 2 sizes of LSTMs" in lstms and "1 is left to PyTorch" in lstms
     assert "2.0x as fast as PyTorch in the median, 1.00x at worst" in lstms
     assert "takes 0.0% longer" in lstms

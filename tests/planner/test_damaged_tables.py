@@ -10,13 +10,13 @@ from support.damage import damaged, places_in
 
 from bppsa_lightning import planner
 from bppsa_lightning.planner import (
-    bfloat16,
     choose,
     cost_cuda,
     cost_pruned,
     gpu_tables,
     hand_over,
     machine,
+    ratios,
     tables,
 )
 from bppsa_lightning.planner.request import MODES
@@ -53,7 +53,9 @@ def plan_on_cpu():
             for steps in (None, T * B, T):
                 hand_over.pytorch_is_faster(cell, T, B, H, steps)
         for cell, mode in itertools.product(CELLS, MODES):
-            bfloat16.pytorch_is_faster(cell, mode, T, B, H)
+            ratios.pytorch_is_faster(cell, True, mode, T, B, H)
+        for cell in CELLS:
+            ratios.pytorch_is_faster(cell, False, "inference", T, B, H)
     for nnz in (1, 36864):
         request = cost_pruned.PrunedRequest((64, 64, 3, 3), nnz, 64, 8, 8, 8, (8, 8))
         assert cost_pruned.choose(request).reason
@@ -68,7 +70,7 @@ def places(table, *sections):
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: repr(wrong)[:8])
 def test_of_a_cpu(own, wrong):
-    whole = tables.shipped()[machine.BFLOAT16]
+    whole = tables.shipped()[machine.FULL]
     sections = [name for name in whole if name not in ("format", "machine", "measured")]
     seen = set()
     for place in places(whole, *sections):
@@ -84,7 +86,7 @@ def test_of_a_cpu(own, wrong):
 
 
 def test_of_a_cpu_without_damage(own):
-    own(tables.shipped()[machine.BFLOAT16])
+    own(tables.shipped()[machine.FULL])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plan_on_cpu()

@@ -18,6 +18,8 @@ from experiments.benchmarks import tables as derivation
 CPU = torch.device("cpu")
 RECORDS = Path(__file__).parents[2] / "experiments" / "records"
 CELLS = {"RNN": "rnn_tanh", "GRU": "gru", "LSTM": "lstm"}
+GRIDS = {"intel_xeon_2": "grid_recurrent_cpu", "amd_epyc_2": "amd_epyc/grid_recurrent_cpu"}
+OVERRULED = "intel_xeon_2"  # whose table comes from its grid
 ONE = {
     "device": "cpu", "name": "One CPU", "cores": 4, "kernels": "x86_64_v2", "torch": "2.14.1",
     "bppsa_lightning": "0.1.0",
@@ -64,11 +66,14 @@ def test_a_table_is_what_its_records_give(name):
 
 @pytest.mark.parametrize("name", sorted(derivation.SOURCES))
 def test_another_record_gives_another_table(name, monkeypatch):
-    """The test above would notice: one call of the grid that PyTorch kept, one that took twice."""
+    """The test above would notice: one call of the grid that PyTorch kept, one that took longer."""
     read = derivation.recording.read
     worse = json.loads(json.dumps(read(derivation.SOURCES[name]["hand_over"])))
-    row = next(r for r in worse["rows"] if (r["cell"], r["T"], r["H"]) == ("GRU", 100, 20))
-    row["scanned"] = False
+    if "rows" in worse:
+        row = next(r for r in worse["rows"] if (r["cell"], r["T"], r["H"]) == ("GRU", 100, 20))
+        row["scanned"] = False
+    else:
+        worse["hand_over"][0]["least_T"]["GRU"][2][0] = 99
     monkeypatch.setattr(
         derivation.recording,
         "read",
@@ -77,14 +82,15 @@ def test_another_record_gives_another_table(name, monkeypatch):
     assert derivation.derived(name)["hand_over"] != tables.shipped()[name]["hand_over"]
 
 
-def test_every_size_of_the_grid_is_planned_as_it_was_measured(shipped):
-    record = tables.shipped()[shipped]["measured"]["records"]["hand_over"]
-    rows = json.loads((RECORDS.parents[1] / record).read_text())["rows"]
+def test_every_size_of_the_grid_is_planned_as_it_was_measured(shipped, monkeypatch):
+    rows = derivation.recording.read(GRIDS[shipped])["rows"]
     assert len(rows) == 420
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     for row in rows:
         size = row["T"], row["B"], row["H"]
         here = planner.fallback_reason(planner.Request(CELLS[row["cell"]], *size, CPU)) is None
-        overruled = (row["cell"], *size) in derivation.OVERRULED
+        here |= row.get("algorithm") == "speculative"  # windows, whose walk was PyTorch's otherwise
+        overruled = shipped == OVERRULED and (row["cell"], *size) in derivation.OVERRULED
         assert here == (row["scanned"] and not overruled), row
         plan = planner.plan(planner.Request(CELLS[row["cell"]], *size, CPU))
         assert plan.algorithm == "linear"

@@ -8,7 +8,7 @@ from support.recurrent_modules import lstm_has_bfloat16, pack
 from torch import nn
 
 import bppsa_lightning as bl
-from bppsa_lightning.planner import bfloat16
+from bppsa_lightning.planner import ratios
 from bppsa_lightning.planner.request import MODES
 from bppsa_lightning.recurrent import precision
 
@@ -24,7 +24,11 @@ def pytorch_is_faster(monkeypatch):
     """In the modes of a set, at any size; on a CPU that multiplies bfloat16."""
     modes = set(MODES)
     monkeypatch.setattr(precision, "multiplies_bfloat16", lambda: True)
-    monkeypatch.setattr(bfloat16, "pytorch_is_faster", lambda cell, mode, *size: mode in modes)
+    monkeypatch.setattr(
+        ratios,
+        "pytorch_is_faster",
+        lambda cell, bfloat16, mode, *size: bfloat16 and mode in modes,
+    )
     bl.planner.machine.forget()
     yield modes
     bl.planner.machine.forget()

@@ -1,4 +1,4 @@
-"""Layers in bfloat16, on a CPU that multiplies it: PyTorch's where they were measured to be faster.
+"""Layers in bfloat16 and in inference: PyTorch's where they were measured to be faster.
 
 T steps, B batch, H hidden.
 """
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bppsa_lightning import planner
-from bppsa_lightning.planner import bfloat16, hand_over, machine, tables
+from bppsa_lightning.planner import hand_over, machine, ratios, tables
 from bppsa_lightning.planner.request import MODES
 from experiments import recording
 
@@ -26,7 +26,7 @@ def part(monkeypatch):
     """The table has `PART` for this number of threads, and something else for others and a GRU."""
     others = {"training": PART["inference"], "inference": PART["training"]}
     parts = [PART | others | {"threads": 64}, PART | others | {"cell": "GRU"}, PART]
-    monkeypatch.setattr(machine, "of_bfloat16", lambda: parts)
+    monkeypatch.setattr(machine, "ratios", lambda section: parts if section == "bfloat16" else [])
     machine.forget()
     yield
     monkeypatch.undo()
@@ -34,7 +34,7 @@ def part(monkeypatch):
 
 
 def faster(T, B, H, mode="training"):
-    return bfloat16.pytorch_is_faster("lstm", mode, T, B, H)
+    return ratios.pytorch_is_faster("lstm", True, mode, T, B, H)
 
 
 def test_at_the_sizes_that_were_measured(part):
@@ -49,7 +49,7 @@ def test_between_them_sizes_and_ratios_are_interpolated_on_logarithmic_scales(pa
             hand_over.place([math.log2(n) for n in PART[of]], n)
             for of, n in zip("TBH", (T, B, H), strict=True)
         ]
-        return 2 ** bfloat16._between(PART["training"], places)
+        return 2 ** ratios._between(PART["training"], places)
 
     assert ratio(1, 16, 32) == pytest.approx(1.0)  # half of the way from 2 to 1/2
     assert ratio(10, 1, 8) == pytest.approx(8**0.5)
@@ -58,8 +58,8 @@ def test_between_them_sizes_and_ratios_are_interpolated_on_logarithmic_scales(pa
 
 
 def test_each_cell_has_its_own(part):
-    assert bfloat16.pytorch_is_faster("gru", "training", 1, 1, 8) and not faster(1, 1, 8)
-    assert not bfloat16.pytorch_is_faster("rnn_tanh", "training", 1, 1, 8)  # was not measured
+    assert ratios.pytorch_is_faster("gru", True, "training", 1, 1, 8) and not faster(1, 1, 8)
+    assert not ratios.pytorch_is_faster("rnn_tanh", True, "training", 1, 1, 8)  # was not measured
 
 
 def test_beyond_them_the_last_one_counts(part):
@@ -67,25 +67,26 @@ def test_beyond_them_the_last_one_counts(part):
 
 
 def test_auto_leaves_to_pytorch_what_is_faster_there_and_no_other_algorithm_does(part):
-    layer = planner.Request("lstm", 1, 16, 128, CPU, bfloat16="training")
+    layer = planner.Request("lstm", 1, 16, 128, CPU, bfloat16=True)
     reason = planner.fallback_reason(layer)
     assert reason == "seq_len 1, batch 16, hidden 128 in bfloat16: PyTorch's kernel measured faster"
     assert planner.fallback_reason(layer._replace(T=3, H=8)) is None
-    assert planner.fallback_reason(layer._replace(bfloat16="inference", T=100)) is None
+    assert planner.fallback_reason(layer._replace(mode="inference", T=100)) is None
     for algorithm in planner.ALGORITHMS[1:]:
         assert planner.fallback_reason(layer._replace(algorithm=algorithm)) is None
     # In float32 it is asked for itself, whatever was found in bfloat16.
-    in_float32 = layer._replace(bfloat16=None, T=1000)
+    in_float32 = layer._replace(bfloat16=False, T=1000)
     assert planner.fallback_reason(in_float32) is None
-    assert planner.fallback_reason(in_float32._replace(bfloat16="training")) is not None
+    assert planner.fallback_reason(in_float32._replace(bfloat16=True)) is not None
 
 
+@pytest.mark.parametrize("section", ["bfloat16", "inference"])
 @pytest.mark.parametrize("name", machine.shipped_cpus())
-def test_a_machine_whose_table_lacks_it_takes_that_of_another(name, monkeypatch):
+def test_a_machine_whose_table_lacks_it_takes_that_of_another(name, section, monkeypatch):
     monkeypatch.setenv(machine.TABLE, name)
     machine.forget()
-    wanted = tables.shipped()[name].get("bfloat16", tables.shipped()["amd_epyc_2"]["bfloat16"])
-    assert machine.of_bfloat16() == wanted
+    wanted = tables.shipped()[name].get(section, tables.shipped()["amd_epyc_2"][section])
+    assert machine.ratios(section) == wanted
     monkeypatch.undo()
     machine.forget()
 
