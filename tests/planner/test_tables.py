@@ -141,7 +141,8 @@ def test_steps_of_one_thread_where_two_were_measured(shipped, monkeypatch):
 
 @pytest.mark.parametrize("algorithm", ["linear", "chunked", "blelloch"])
 @pytest.mark.parametrize("cell", ["rnn_tanh", "gru", "lstm"])
-def test_only_auto_hands_over(cell, algorithm):
+def test_only_auto_hands_over(cell, algorithm, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     short = planner.Request(cell, 1, 1, 512, CPU)
     assert planner.fallback_reason(short) is not None
     assert planner.fallback_reason(short._replace(algorithm=algorithm)) is None
