@@ -16,7 +16,7 @@ SIZES, BATCHES = (1, 8, 20, 64, 128, 256, 512), (1, 2, 16, 64, 256)
 PACKED_SIZES, PACKED_BATCHES = (20, 64, 256), (2, 8, 32, 128)
 # A size is measured twice where PyTorch's time over ours is between these; the worse one counts.
 CLOSE = (1.0, 1.3)
-MANY = 100
+MANY = 100  # steps
 # Seconds of a step that is not worth waiting for.
 LONGEST = 0.7
 

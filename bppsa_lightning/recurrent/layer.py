@@ -17,7 +17,6 @@ from bppsa_lightning import _overridden, _scripting, planner
 from bppsa_lightning._context import is_tracing, recorded
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.planner import machine
-from bppsa_lightning.planner.request import INFERENCE, TRAINING
 from bppsa_lightning.recurrent import graphs, packed_span, precision, stack, straight, support
 from bppsa_lightning.recurrent.config import RecurrentConfig
 from bppsa_lightning.recurrent.divided import DividedLayer
@@ -243,8 +242,7 @@ class RecurrentChain(Chain):
         on: Any = None
         if type(input) is Tensor:
             if input.is_cpu:
-                in_bfloat16 = precision.in_bfloat16(self.config, input)
-                on = torch.get_num_threads(), torch.is_grad_enabled(), in_bfloat16
+                on = torch.get_num_threads(), *precision.measured_as(self.config, input)
             elif input.is_cuda:
                 on = input.device, precision.of_pytorch(input), torch.backends.cudnn.enabled
         if on is not None:
@@ -325,8 +323,7 @@ class RecurrentChain(Chain):
         if data.is_cuda:
             request = request._replace(dtype=precision.of_pytorch(data))
         elif data.is_cpu and not packed:
-            mode = TRAINING if torch.is_grad_enabled() else INFERENCE
-            in_bfloat16 = precision.in_bfloat16(self.config, data)
+            in_bfloat16, mode = precision.measured_as(self.config, data)
             request = request._replace(bfloat16=in_bfloat16, mode=mode)
         if packed and len(data) != T * B:
             steps = padded_steps(input.batch_sizes) if data.is_cuda else T

@@ -9,6 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from bppsa_lightning.planner.request import INFERENCE, TRAINING
 from bppsa_lightning.recurrent.config import Stack
 
 _WIDENED = (torch.bfloat16, torch.float16)
@@ -47,11 +48,21 @@ def results(
     return (low, low) if not packed and _by_onednn(input) else (held, held)
 
 
-def in_bfloat16(config: Stack, input: Tensor) -> bool:
-    """Whether PyTorch would compute a dense input in bfloat16, on a CPU that multiplies it.
+def measured_as(config: Stack, input: Tensor) -> tuple[bool, str]:
+    """Which measurements are of a dense input on a CPU: `Request.bfloat16` and `Request.mode`.
 
-    False where PyTorch computes in another dtype, or no faster than in float32.
+    Inference was measured in float32 and in bfloat16, of layers without a projection. Others are
+    taken to be as in training: an LSTM that is not oneDNN's is much slower in PyTorch.
     """
+    in_bfloat16 = _in_bfloat16(config, input)
+    if torch.is_grad_enabled():
+        return in_bfloat16, TRAINING
+    measured = in_bfloat16 or (input.dtype is torch.float32 and not config.projected)
+    return in_bfloat16, INFERENCE if measured else TRAINING
+
+
+def _in_bfloat16(config: Stack, input: Tensor) -> bool:
+    """Whether PyTorch would compute in bfloat16, and faster than in float32."""
     if input.dtype is torch.float32 and not torch._C._is_any_autocast_enabled():
         return False  # as most
     return not config.projected and of_pytorch(input) == torch.bfloat16 and multiplies_bfloat16()

@@ -73,6 +73,25 @@ def test_a_layer_asks_again_where_gradients_are_turned_off(own, off):
     assert "4 of 7 calls accelerated; last fallback: seq_len 4" in bl.explain(gru)
 
 
+@pytest.mark.parametrize(
+    "options, dtype",
+    [({}, torch.float64), ({"proj_size": 3}, torch.float32)],
+    ids=["float64", "projected"],
+)
+def test_what_was_not_measured_is_taken_to_be_as_in_training(own, monkeypatch, options, dtype):
+    """PyTorch's LSTM is not oneDNN's there."""
+    monkeypatch.setattr(ratios, "pytorch_is_faster", lambda *size: True)
+    lstm = nn.LSTM(3, 8, **options)
+    (chain,) = bl.attach(lstm)
+    x = torch.rand(4, 4, 3)
+    with torch.no_grad():
+        if not options:  # the same layer and sizes, converted between two calls
+            lstm(x)
+            assert (chain.calls, chain.fallback_calls) == (0, 1)
+        lstm.to(dtype)(x.to(dtype))
+    assert chain.calls == 1
+
+
 def test_a_users_table_from_before_there_was_one(monkeypatch, tmp_path):
     this = machine.this_cpu()
     monkeypatch.setenv(tables.FOLDER, str(tmp_path))
