@@ -188,8 +188,14 @@ void ParameterGradients<T>::finish() {
   collect(of.bias_x, 1, request_.grad_b_ih, row_.permuted());
   collect(row_.own_recurrent_bias() ? of.bias_h : of.bias_x, 1, request_.grad_b_hh, false);
   if (T* const grad = static_cast<T*>(request_.grad_w_hr))
-    for (int64_t p = 0; p < layer_.P; ++p)
-      for (int64_t k = 0; k < H; ++k) grad[p * H + k] = of_all_workers<1>(of.hr + p * width + k)[0];
+    for_each_index(parallel_, layer_.P, [&](int64_t p) {
+      constexpr int W = kMaxWidth<T>;
+      const T* const from = of.hr + p * width;
+      T* const to = grad + p * H;
+      int64_t k = 0;
+      for (; k + W <= H; k += W) store<T, W>(to + k, of_all_workers<W>(from + k));
+      for (; k < H; ++k) to[k] = of_all_workers<1>(from + k)[0];
+    });
 }
 
 // Of peepholes: each gate's gradient times what it has seen of c, the last one's that after the
@@ -208,7 +214,6 @@ void ParameterGradients<T>::add_peepholes(const SlabGradients<T>& slab, T* sums)
     }
 }
 
-// A share of the numbers, of all workers, is one thread's.
 template <typename T>
 template <int W>
 BPPSA_INLINE Vec<T, W> ParameterGradients<T>::of_all_workers(const T* sum) const {

@@ -8,6 +8,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import bppsa_lightning as bl
 from bppsa_lightning import planner
@@ -71,6 +72,21 @@ def test_a_layer_asks_again_where_gradients_are_turned_off(own, off):
         gru(torch.rand(5, 4, 3))
     assert chain.calls == 4
     assert "4 of 7 calls accelerated; last fallback: seq_len 4" in bl.explain(gru)
+
+
+def test_a_checkpoint_whose_forward_is_pytorchs_and_whose_backward_is_ours(own):
+    """A reentrant one walks without gradients first; dropout between the layers is the same."""
+    stock = nn.GRU(8, 8, num_layers=2, dropout=0.5)
+    ours = copy.deepcopy(stock)
+    (chain,) = bl.attach(ours)
+    found = []
+    for gru in (stock, ours):
+        x = torch.rand(4, 4, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        torch.manual_seed(1)
+        checkpoint(lambda x, gru=gru: gru(x)[0], x, use_reentrant=True).square().sum().backward()
+        found.append([x.grad, *(p.grad for p in gru.parameters())])
+    assert (chain.calls, chain.fallback_calls) == (1, 1)
+    torch.testing.assert_close(found[1], found[0])
 
 
 @pytest.mark.parametrize(
