@@ -1,6 +1,7 @@
 // Dense products: rows times a matrix, a matrix times a vector, sums of outer products.
 #pragma once
 
+#include "buffer.h"
 #include "tile.h"
 
 namespace bppsa::BPPSA_ISA {
@@ -100,26 +101,43 @@ inline MatrixTimesVector<T> matrix_times_vector(int64_t K) {
 }
 
 // sum (M x N, rows N apart) += a^T d, over steps x samples rows; a has M numbers a row, d has N,
-// N a multiple of the widest vector. Rows go through in blocks that stay in the first-level cache.
+// N a multiple of the widest vector. Rows go through in blocks that stay in the first-level cache;
+// of d the columns of a strip of tiles side by side, where they are read several times: rows that
+// lie a power of two apart, and far, fight for the same places there.
 // (Compiled beside its callers: in a file of its own it knew less of its arguments, and a layer's
 // backward took 7 % longer.)
 template <typename T>
 void add_transposed_product(int64_t steps, int64_t samples, int64_t M, int64_t N,
                             StepRows<const T> a, StepRows<const T> d, T* sum) {
-  constexpr int64_t kRows = 128;
+  constexpr int64_t kRows = 128, kStrip = kTileVectors * kMaxWidth<T>;
   const int64_t block_samples = min(samples, kRows);
   const int64_t block_steps = max(int64_t(1), kRows / block_samples);
+  const bool packs = M >= 16 * kTileRows && N * int64_t(sizeof(T)) >= 4096;
+  const Buffer<T> packed(packs ? kRows * kStrip : 0);
   for (int64_t s0 = 0; s0 < steps; s0 += block_steps)
     for (int64_t b0 = 0; b0 < samples; b0 += block_samples) {
       const int64_t end = min(s0 + block_steps, steps), B = min(block_samples, samples - b0);
-      for_each_tile(M, Columns<T, kMaxWidth<T>, false>(N),
-                    [&](auto& tile) __attribute__((always_inline)) {
-                      tile.clear();
-                      for (int64_t s = s0; s < end; ++s)
-                        tile.multiply_add_transposed(B, a.at(s, b0), d.at(s, b0));
-                      tile.add_rows({sum, N});
-                      tile.store_rows({sum, N});
-                    });
+      int64_t column = -1;  // of the strip that is packed
+      for_each_tile(
+          M, Columns<T, kMaxWidth<T>, false>(N), [&](auto& tile) __attribute__((always_inline)) {
+            if (packs && tile.col[0] != column) {
+              column = tile.col[0];
+              const int64_t width = min(kStrip, N - column);
+              T* to = packed.data;
+              for (int64_t s = s0; s < end; ++s)
+                for (int64_t r = 0; r < B; ++r, to += kStrip)
+                  std::memcpy(to, d.at(s, b0)[r] + column, width * sizeof(T));
+            }
+            tile.clear();
+            for (int64_t s = s0; s < end; ++s) {
+              const ConstRows<T> rows =
+                  packs ? ConstRows<T>{packed.data + (s - s0) * B * kStrip - column, kStrip}
+                        : d.at(s, b0);
+              tile.multiply_add_transposed(B, a.at(s, b0), rows);
+            }
+            tile.add_rows({sum, N});
+            tile.store_rows({sum, N});
+          });
     }
 }
 
