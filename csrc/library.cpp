@@ -66,6 +66,11 @@ STABLE_TORCH_LIBRARY(bppsa, m) {
       "indrnn_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor output, Tensor? h0, Tensor u, "
       "str nonlinearity, bool reverse, int wanted) -> (Tensor, Tensor, Tensor)");
 
+  m.def("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
+  m.def(
+      "linear_backward(Tensor grad, Tensor x, Tensor weight, int wanted) -> "
+      "(Tensor, Tensor, Tensor)");
+
   m.def(
       "regularised(str cell, Tensor x, Tensor? h0, Tensor? c0, Tensor w_hh, Tensor? b_hh, "
       "Tensor? norm_hh, Tensor? norm_c, Tensor? b_c, Tensor? enters, Tensor? kept_h, "

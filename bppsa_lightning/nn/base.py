@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from bppsa_lightning import ops
 from bppsa_lightning._cells import Cell
 from bppsa_lightning._library import missing_recurrent_kernels
 from bppsa_lightning.nn import by_rows, by_scan
@@ -124,7 +125,7 @@ class Recurrent(nn.Module):
         Args:
             place: of this direction of this layer among all.
         """
-        return nn.functional.linear(x, w["weight_ih"], w.get("bias_ih"))
+        return ops.linear(x, w["weight_ih"], w.get("bias_ih"))
 
     def step(self, w: Weights, x: Tensor, state: Tensors, entering: Tensor) -> tuple[Tensor, ...]:
         """The next state (h, or h and c) from the old one, with x (B, F) of `project`.

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
+from bppsa_lightning import ops
 from bppsa_lightning._cells import Cell
 from bppsa_lightning.nn import by_rows
 from bppsa_lightning.nn.base import Recurrent, Weights
@@ -40,7 +41,7 @@ class LayerNormGRU(Recurrent):
         gains_and_shifts(self)
 
     def project(self, x: Tensor, w: Weights, place: int) -> Tensor:
-        both = self._normalised(linear(x, w["weight_ih"]), w["norm_ih"], w.get("bias_ih"))
+        both = self._normalised(ops.linear(x, w["weight_ih"]), w["norm_ih"], w.get("bias_ih"))
         return torch.cat(both, -1)
 
     def for_rows(self, w: Weights) -> by_rows.Weights:

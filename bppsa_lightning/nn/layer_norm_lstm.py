@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
+from bppsa_lightning import ops
 from bppsa_lightning._cells import Cell
 from bppsa_lightning.nn import by_rows
 from bppsa_lightning.nn.base import Recurrent, Weights
@@ -41,7 +42,7 @@ class LayerNormLSTM(Recurrent):
 
     def project(self, x: Tensor, w: Weights, place: int) -> Tensor:
         rows = (4 * self.hidden_size,)
-        return layer_norm(linear(x, w["weight_ih"]), rows, w["norm_ih"], w.get("bias_ih"))
+        return layer_norm(ops.linear(x, w["weight_ih"]), rows, w["norm_ih"], w.get("bias_ih"))
 
     def for_rows(self, w: Weights) -> by_rows.Weights:
         return by_rows.Weights(

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import batch_norm, linear
+from torch.nn.functional import batch_norm
 
 from bppsa_lightning import ops
 from bppsa_lightning._cells import CELLS
@@ -73,7 +73,7 @@ class LiGRU(OfSums):
     def project(self, x: Tensor, w: Weights, place: int) -> Tensor:
         if not self.normalize:
             return super().project(x, w, place)
-        sums, rows = linear(x, w["weight_ih"]), 2 * self.hidden_size
+        sums, rows = ops.linear(x, w["weight_ih"]), 2 * self.hidden_size
         if not sums.numel():
             return sums
         layer, reverse = divmod(place, self._config.directions)

@@ -8,6 +8,7 @@ from bppsa_lightning.ops._recurrent_autograd import request_of, run_forward
 from bppsa_lightning.ops._surviving import surviving
 from bppsa_lightning.ops.diagonal import diagonal_scan, linear_recurrence
 from bppsa_lightning.ops.independent import indrnn
+from bppsa_lightning.ops.linear import linear
 from bppsa_lightning.ops.log import ScanLog, scan_log
 from bppsa_lightning.ops.norm import batch_norm
 from bppsa_lightning.ops.recurrent import (
@@ -47,6 +48,7 @@ __all__ = [
     "gru",
     "indrnn",
     "ligru",
+    "linear",
     "linear_recurrence",
     "kept_c",
     "lstm",

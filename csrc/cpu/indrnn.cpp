@@ -2,19 +2,14 @@
 #include "../operators/indrnn.h"
 
 #include "crew.h"
-#include "huge_pages.h"
+#include "large_results.h"
 #include "levels/table.h"
 
 namespace bppsa::cpu {
 namespace {
 
 struct Device {
-  // Of many steps.
-  static Tensor empty(const Tensor& like, Sizes size) {
-    Tensor result = empty_beside(like, size);
-    advise_huge_pages(result.data_ptr(), result.numel() * bytes_of(storage_of(like)));
-    return result;
-  }
+  static Tensor empty(const Tensor& like, Sizes size) { return empty_of_steps(like, size); }
 
   static void run(const IndRnnForwardRequest& request, const Tensor&) {
     kernels().indrnn_forward(request, parallel_for(request));

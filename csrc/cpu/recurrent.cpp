@@ -2,7 +2,7 @@
 #include "../operators/recurrent_jacobian.h"
 #include "../operators/recurrent_windows.h"
 #include "crew.h"
-#include "huge_pages.h"
+#include "large_results.h"
 #include "levels/table.h"
 
 namespace bppsa::cpu {
@@ -26,12 +26,7 @@ struct Device {
 
   static void check(const RecurrentRequest&) {}
 
-  // Perhaps of many steps.
-  static Tensor empty(const Tensor& like, Sizes size) {
-    Tensor result = empty_beside(like, size);
-    advise_huge_pages(result.data_ptr(), result.numel() * bytes_of(storage_of(like)));
-    return result;
-  }
+  static Tensor empty(const Tensor& like, Sizes size) { return empty_of_steps(like, size); }
 
   static void run(const RecurrentForwardRequest& request, Keep, const Tensor& h_n) {
     kernels().recurrent_forward(request, parallel_for(request));

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "../simd/parallel.h"
+#include "../simd/worker_sums.h"
 #include "chain.h"
 
 namespace bppsa::BPPSA_ISA {
@@ -83,9 +84,6 @@ class ParameterGradients {
   void grad_x(int64_t t, int64_t b, int64_t n, Rows<T> d) const;
   void arrange_w_ih();
   void collect(const T* sum, int64_t inputs, void* grad, bool permuted) const;
-  // W numbers, added up in the order of the workers.
-  template <int W>
-  Vec<T, W> of_all_workers(const T* sum) const;
 
   const RowsOfD row_;
   const Layer<T>& layer_;
@@ -97,7 +95,7 @@ class ParameterGradients {
   const int64_t size_h_ = request_.grad_w_hh ? layer_.P * N_ : 0;
   const int64_t size_hr_ = request_.grad_w_hr ? layer_.P * whole_vectors<T>(layer_.padded) : 0;
   const int64_t size_ = size_x_ + size_h_ + size_hr_ + 2 * N_;
-  // As many as workers: so no sum depends on which thread came first.
+  const WorkerSums<T> all_{workers_, size_};
   Buffer<T> sums_{workers_ * size_};
   const Parallel parallel_ = worth_threads(given_, workers_* size_);
   Buffer<T> w_ih_{request_.grad_x && layer_.w_ih && rearranged() ? K_ * layer_.I : 0};
@@ -188,14 +186,8 @@ void ParameterGradients<T>::finish() {
   collect(of.bias_x, 1, request_.grad_b_ih, row_.permuted());
   collect(row_.own_recurrent_bias() ? of.bias_h : of.bias_x, 1, request_.grad_b_hh, false);
   if (T* const grad = static_cast<T*>(request_.grad_w_hr))
-    for_each_index(parallel_, layer_.P, [&](int64_t p) {
-      constexpr int W = kMaxWidth<T>;
-      const T* const from = of.hr + p * width;
-      T* const to = grad + p * H;
-      int64_t k = 0;
-      for (; k + W <= H; k += W) store<T, W>(to + k, of_all_workers<W>(from + k));
-      for (; k < H; ++k) to[k] = of_all_workers<1>(from + k)[0];
-    });
+    for_each_index(parallel_, layer_.P,
+                   [&](int64_t p) { all_.write(of.hr + p * width, H, grad + p * H); });
 }
 
 // Of peepholes: each gate's gradient times what it has seen of c, the last one's that after the
@@ -212,14 +204,6 @@ void ParameterGradients<T>::add_peepholes(const SlabGradients<T>& slab, T* sums)
         for (int64_t k = 0; c && k < H; ++k) sums[gate * padded + k] += d[gate * padded + k] * c[k];
       }
     }
-}
-
-template <typename T>
-template <int W>
-BPPSA_INLINE Vec<T, W> ParameterGradients<T>::of_all_workers(const T* sum) const {
-  Vec<T, W> total = load<T, W>(sum);
-  for (int w = 1; w < workers_; ++w) total += load<T, W>(sum + w * size_);
-  return total;
 }
 
 // Of step t + 1.
@@ -263,18 +247,8 @@ void ParameterGradients<T>::collect(const T* sum, int64_t inputs, void* grad, bo
     const int64_t row = n / blocks, first = n % blocks * W,
                   columns = min(int64_t(W), inputs - first);
     const int64_t gate = permuted ? row_.input_gate[row] : row;
-    const T* const from = sum + first * N_ + row * layer_.padded;
-    T* const to = static_cast<T*>(grad) + gate * H * inputs + first;
-    int64_t j = 0;
-    for (; columns == W && j + W <= H; j += W) {
-      Vec<T, W> v[W];
-      for (int i = 0; i < W; ++i) v[i] = of_all_workers<W>(from + i * N_ + j);
-      transpose<T, W>(v);
-      for (int k = 0; k < W; ++k) store<T, W>(to + (j + k) * inputs, v[k]);
-    }
-    for (; j < H; ++j)
-      for (int64_t i = 0; i < columns; ++i)
-        to[j * inputs + i] = of_all_workers<1>(from + i * N_ + j)[0];
+    all_.write_turned(sum + first * N_ + row * layer_.padded, N_, columns, H,
+                      static_cast<T*>(grad) + gate * H * inputs + first, inputs);
   });
 }
 

@@ -14,7 +14,7 @@
 #pragma once
 
 #include "../cells/list.h"
-#include "../simd/products.h"
+#include "../simd/long_matrix.h"
 #include "../simd/units.h"
 #include "regularised_row.h"
 #include "slots.h"

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "../simd/parallel.h"
+#include "../simd/products.h"
+#include "../simd/worker_sums.h"
 #include "regularised.h"
 
 namespace bppsa::BPPSA_ISA {
@@ -27,7 +29,6 @@ struct RegularisedBackward {
   const StepRows<const T> grad{Layer::typed(request.grad), request.grad_stride[0],
                                request.grad_stride[1]};
   const StepRows<T> grad_x{static_cast<T*>(request.grad_x), request.grad_x_step, GH};
-  const MultiplyRows<T> multiply = multiply_rows<T>(H);
 
   // A worker's sums: of W_hh, transposed (or of w_hh), and of what is added up row by row.
   struct Sums {
@@ -36,6 +37,7 @@ struct RegularisedBackward {
   const int64_t sums_size = H * N + 2 * N + 2 * whole_vectors<T>(H);
   const SampleGroups groups{layer.B, parallel.threads};
   const int64_t workers = max(int64_t(1), min(int64_t(parallel.threads), groups.count));
+  const WorkerSums<T> all{int(workers), sums_size};
   const Buffer<T> sums_memory{workers * sums_size};
 
   Sums sums(int64_t worker) const {
@@ -45,12 +47,17 @@ struct RegularisedBackward {
   }
 
   void run() const {
-    std::memset(sums_memory.data, 0, workers * sums_size * sizeof(T));
-    for_each_index(parallel, workers, [&](int64_t worker) {
-      const int64_t end = groups.count * (worker + 1) / workers;
-      for (int64_t i = groups.count * worker / workers; i < end; ++i)
-        group(groups.begin(i), groups.size(i), sums(worker));
-    });
+    for_each_index_reading(
+        parallel, workers, LongMatrix<T>::bytes(GH, H),
+        [&](bool needed) {
+          return LongMatrix<T>::as_it_lies(GH, H, layer.w_hh, needed && !layer.diagonal());
+        },
+        [&](int64_t worker, const LongMatrix<T>& w_hh) {
+          std::memset(sums_memory.data + worker * sums_size, 0, sums_size * sizeof(T));
+          const int64_t end = groups.count * (worker + 1) / workers;
+          for (int64_t i = groups.count * worker / workers; i < end; ++i)
+            group(groups.begin(i), groups.size(i), w_hh, sums(worker));
+        });
     finish();
   }
 
@@ -67,7 +74,7 @@ struct RegularisedBackward {
     T* scratch;         // 2 H numbers
   };
 
-  void group(int64_t b, int64_t n, const Sums& to) const {
+  void group(int64_t b, int64_t n, const LongMatrix<T>& w_hh, const Sums& to) const {
     const int64_t slab = max(int64_t(1), min(kSlabRows / n, layer.steps));
     const Buffer<T> memory(n * 3 * H + 2 * H + slab * n * (N + H));
     const Rows<T> g_h{memory.data, H}, g_c{g_h[n], H}, past{g_c[n], H};
@@ -107,12 +114,10 @@ struct RegularisedBackward {
         if (layer.diagonal()) {
           hand_to_themselves(b, n, to_sums, past, g_h);
         } else if (layer.enters) {
-          multiply(n, GH, H, {to_sums.data, N}, layer.w_hh, {}, g_h);
-          for (int64_t r = 0; r < n; ++r)
-            for (int64_t k = 0; k < H; ++k)
-              g_h[r][k] = g_h[r][k] * layer.enters[b + r][k] + past[r][k];
+          w_hh.multiply(n, {to_sums.data, N}, {}, g_h);
+          leave(b, n, past, g_h);
         } else {
-          multiply(n, GH, H, {to_sums.data, N}, layer.w_hh, {past.data, H}, g_h);
+          w_hh.multiply(n, {to_sums.data, N}, {past.data, H}, g_h);
         }
       }
       if (layer.diagonal())
@@ -138,13 +143,24 @@ struct RegularisedBackward {
       });
   }
 
+  // g_h = m g_h + past.
+  void leave(int64_t b, int64_t n, Rows<T> past, Rows<T> g_h) const {
+    for (int64_t r = 0; r < n; ++r)
+      for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
+        const V m = units.load(layer.enters[b + r] + k);
+        units.store(g_h[r] + k, units.load(g_h[r] + k) * m + units.load(past[r] + k));
+      });
+  }
+
   void copy(const T* from, T* to) const {
     from ? std::memcpy(to, from, H * sizeof(T)) : std::memset(to, 0, H * sizeof(T));
   }
 
   void enter(const T* h, int64_t sample, T* to) const {
     if (!h || !layer.enters) return copy(h, to);
-    for (int64_t k = 0; k < H; ++k) to[k] = h[k] * layer.enters[sample][k];
+    for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
+      units.store(to + k, units.load(h + k) * units.load(layer.enters[sample] + k));
+    });
   }
 
   // Of a state's gradient: what the new state has of it; the old one has the rest.
@@ -300,19 +316,15 @@ struct RegularisedBackward {
     }
   }
 
-  // Adds up the workers' sums, in their order, and writes the results.
   void finish() const {
     const Sums first = sums(0);
-    for (int64_t w = 1; w < workers; ++w)
-      for (int64_t i = 0; i < sums_size; ++i) first.w[i] += sums(w).w[i];
-    const auto write = [](void* to, const T* from, int64_t n) {
-      if (to) std::memcpy(to, from, n * sizeof(T));
+    const auto write = [&](void* to, const T* from, int64_t n) {
+      if (to) all.write(from, n, static_cast<T*>(to));
     };
     if (layer.diagonal())
       write(request.grad_w_hh, first.w, H);
     else if (T* const to = static_cast<T*>(request.grad_w_hh))
-      for (int64_t j = 0; j < GH; ++j)
-        for (int64_t i = 0; i < H; ++i) to[j * H + i] = first.w[i * N + j];
+      all.write_transposed(parallel, first.w, N, H, GH, to);
     write(request.grad_b_hh, first.b_hh, GH);
     write(request.grad_norm_hh, first.norm_hh, GH);
     write(request.grad_norm_c, first.norm_c, H);

@@ -20,14 +20,12 @@ struct RegularisedForward {
   const StepRows<const T> x{Layer::typed(request.x), request.x_stride[0], request.x_stride[1]};
   const StepRows<T> output{static_cast<T*>(request.output), request.step, H};
   T* const saved = static_cast<T*>(request.saved);
-  const MultiplyRows<T> multiply = multiply_rows<T>(GH);
-  const Buffer<T> w_t{layer.diagonal() ? 0 : H * GH};  // W_hh transposed
 
-  explicit RegularisedForward(const RegularisedForwardRequest& request) : request(request) {
-    if (layer.diagonal()) return;
-    for (int64_t j = 0; j < GH; ++j)
-      for (int64_t i = 0; i < H; ++i) w_t.data[i * GH + j] = layer.w_hh[j * H + i];
+  // W_hh, as the state's sums read it.
+  LongMatrix<T> weights(bool needed) const {
+    return LongMatrix<T>::transposed(H, GH, layer.w_hh, needed && !layer.diagonal());
   }
+  int64_t bytes_of_weights() const { return LongMatrix<T>::bytes(H, GH); }
 
   // What is kept of one step of one sample while the next is walked, and what is saved.
   struct Sample {
@@ -37,7 +35,7 @@ struct RegularisedForward {
     const uint8_t* kept[2];
   };
 
-  void group(int64_t b, int64_t n) const {
+  void group(int64_t b, int64_t n, const LongMatrix<T>& w_hh) const {
     const int64_t width = Saved::width(H);
     const Buffer<T> memory(n * (3 * H + GH) + width);
     const Rows<T> h{memory.data, H}, c{h[n], H}, masked{c[n], H}, sums{masked[n], GH};
@@ -53,7 +51,7 @@ struct RegularisedForward {
       if (layer.diagonal())
         hand_to_themselves(n, entering, sums);
       else
-        multiply(n, H, GH, {entering.data, H}, w_t.data, shift, sums);
+        w_hh.multiply(n, {entering.data, H}, shift, sums);
       for (int64_t r = 0; r < n; ++r) {
         Sample s{h[r], c[r], sums[r], scratch, x.at(t, b)[r], {}};
         if (saved) s.row = saved + (t * layer.B + b + r) * width;
@@ -73,7 +71,9 @@ struct RegularisedForward {
 
   void enter(int64_t b, int64_t n, Rows<T> h, Rows<T> masked) const {
     for (int64_t r = 0; r < n; ++r)
-      for (int64_t k = 0; k < H; ++k) masked[r][k] = h[r][k] * layer.enters[b + r][k];
+      for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
+        units.store(masked[r] + k, units.load(h[r] + k) * units.load(layer.enters[b + r] + k));
+      });
   }
 
   void hand_to_themselves(int64_t n, Rows<T> entering, Rows<T> sums) const {
@@ -183,10 +183,14 @@ struct RegularisedForward {
 
 template <class Cell, bool kNormalised, typename T>
 void regularised_forward_of(const RegularisedForwardRequest& request, const Parallel& parallel) {
-  const RegularisedForward<Cell, kNormalised, T> forward(request);
+  const RegularisedForward<Cell, kNormalised, T> forward{request};
   const SampleGroups groups(request.B, parallel.threads);
-  for_each_index(parallel, groups.count,
-                 [&](int64_t i) { forward.group(groups.begin(i), groups.size(i)); });
+  for_each_index_reading(
+      parallel, groups.count, forward.bytes_of_weights(),
+      [&](bool needed) { return forward.weights(needed); },
+      [&](int64_t i, const LongMatrix<T>& w_hh) {
+        forward.group(groups.begin(i), groups.size(i), w_hh);
+      });
 }
 
 }  // namespace bppsa::BPPSA_ISA

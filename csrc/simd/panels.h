@@ -95,6 +95,36 @@ inline void panels_by_rows(int64_t K, int64_t cols, int64_t given, const Row& ro
   });
 }
 
+// out = rows * matrix + addend, the matrix (K x cols) in panels: n rows of K numbers, n rows of
+// cols numbers. The addend, if any, has rows of no more than `addend_cols` numbers.
+template <typename T>
+BPPSA_INLINE void multiply_by_panels_in_line(int64_t n, int64_t K,
+                                             const Columns<T, kMaxWidth<T>>& columns,
+                                             ConstRows<T> rows, const T* panels,
+                                             ConstRows<T> addend, int64_t addend_cols,
+                                             Rows<T> out) {
+  for_each_tile(n, columns, [&](auto& tile) __attribute__((always_inline)) {
+    tile.clear();
+    tile.multiply_add_panel(K, rows, panels);
+    tile.sum();
+    if (addend) tile.add_rows_of(addend_cols, addend);
+    tile.store_rows(out);
+  });
+}
+
+// Heavy: compiled once a level (cpu/levels/products.cpp).
+template <typename T>
+void multiply_by_panels(int64_t n, int64_t K, const Columns<T, kMaxWidth<T>>& columns,
+                        ConstRows<T> rows, const T* panels, ConstRows<T> addend,
+                        int64_t addend_cols, Rows<T> out) {
+  multiply_by_panels_in_line(n, K, columns, rows, panels, addend, addend_cols, out);
+}
+#define BPPSA_MULTIPLY_BY_PANELS(T)                                                      \
+  template void multiply_by_panels<T>(int64_t, int64_t, const Columns<T, kMaxWidth<T>>&, \
+                                      ConstRows<T>, const T*, ConstRows<T>, int64_t, Rows<T>)
+extern BPPSA_MULTIPLY_BY_PANELS(float);
+extern BPPSA_MULTIPLY_BY_PANELS(double);
+
 // A matrix (K x cols) in panels, that many rows will be multiplied by.
 template <typename T>
 class Multiplier {
@@ -104,45 +134,20 @@ class Multiplier {
 
   T* panels() { return panels_.data; }
 
-  // out = rows * matrix + addend: n rows of K numbers, n rows of cols numbers. The addend, if any,
-  // has rows of no more than `addend_cols` numbers. One row in line, where the caller knows at
-  // compile time that there is but one.
+  // As multiply_by_panels. One row in line, where the caller knows at compile time that there is
+  // but one.
   BPPSA_INLINE void operator()(int64_t n, ConstRows<T> rows, ConstRows<T> addend,
                                int64_t addend_cols, Rows<T> out) const {
     if (__builtin_constant_p(n == 1) && n == 1)
-      multiply(1, rows, addend, addend_cols, out);
+      multiply_by_panels_in_line(1, K_, columns_, rows, panels_.data, addend, addend_cols, out);
     else
-      apart(n, rows, addend, addend_cols, out);
+      multiply_by_panels(n, K_, columns_, rows, panels_.data, addend, addend_cols, out);
   }
 
  private:
-  BPPSA_INLINE void multiply(int64_t n, ConstRows<T> rows, ConstRows<T> addend, int64_t addend_cols,
-                             Rows<T> out) const {
-    for_each_tile(n, columns_, [&](auto& tile) __attribute__((always_inline)) {
-      tile.clear();
-      tile.multiply_add_panel(K_, rows, panels_.data);
-      tile.sum();
-      if (addend) tile.add_rows_of(addend_cols, addend);
-      tile.store_rows(out);
-    });
-  }
-  void apart(int64_t n, ConstRows<T> rows, ConstRows<T> addend, int64_t addend_cols,
-             Rows<T> out) const;
-
   int64_t K_;
   Columns<T, kMaxWidth<T>> columns_;
   Buffer<T> panels_;
 };
-
-// Heavy: compiled once a level (cpu/levels/products.cpp).
-template <typename T>
-void Multiplier<T>::apart(int64_t n, ConstRows<T> rows, ConstRows<T> addend, int64_t addend_cols,
-                          Rows<T> out) const {
-  multiply(n, rows, addend, addend_cols, out);
-}
-extern template void Multiplier<float>::apart(int64_t, ConstRows<float>, ConstRows<float>, int64_t,
-                                              Rows<float>) const;
-extern template void Multiplier<double>::apart(int64_t, ConstRows<double>, ConstRows<double>,
-                                               int64_t, Rows<double>) const;
 
 }  // namespace bppsa::BPPSA_ISA

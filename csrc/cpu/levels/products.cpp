@@ -7,10 +7,8 @@ namespace bppsa::BPPSA_ISA {
 
 template MultiplyRows<float> multiply_rows<float>(int64_t);
 template MultiplyRows<double> multiply_rows<double>(int64_t);
-template void Multiplier<float>::apart(int64_t, ConstRows<float>, ConstRows<float>, int64_t,
-                                       Rows<float>) const;
-template void Multiplier<double>::apart(int64_t, ConstRows<double>, ConstRows<double>, int64_t,
-                                        Rows<double>) const;
+BPPSA_MULTIPLY_BY_PANELS(float);
+BPPSA_MULTIPLY_BY_PANELS(double);
 template void transpose_columns<float>(int64_t, const float* const*, float*, int64_t);
 template void transpose_columns<double>(int64_t, const double* const*, double*, int64_t);
 

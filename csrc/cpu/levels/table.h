@@ -4,6 +4,7 @@
 
 #include "../../requests/indrnn.h"
 #include "../../requests/jacobians.h"
+#include "../../requests/linear.h"
 #include "../../requests/recurrent.h"
 #include "../../requests/regularised.h"
 #include "../../requests/scans.h"
@@ -20,6 +21,8 @@ namespace bppsa {
   KERNEL(recurrent_jacobian, RecurrentJacobianRequest)              \
   KERNEL(indrnn_forward, IndRnnForwardRequest)                      \
   KERNEL(indrnn_backward, IndRnnBackwardRequest)                    \
+  KERNEL(linear_forward, LinearForwardRequest)                      \
+  KERNEL(linear_backward, LinearBackwardRequest)                    \
   KERNEL(regularised_forward, RegularisedForwardRequest)            \
   KERNEL(regularised_backward, RegularisedBackwardRequest)          \
   KERNEL(sparse_forward, SparseForwardRequest)                      \
