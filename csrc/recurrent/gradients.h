@@ -81,7 +81,8 @@ class ParameterGradients {
     return static_cast<T*>(request_.grad_x) + t * request_.grad_x_stride[0] +
            b * request_.grad_x_stride[1];
   }
-  void grad_x(int64_t t, int64_t b, int64_t n, Rows<T> d) const;
+  void grad_x(const SlabGradients<T>& slab) const;
+  void grad_x(int64_t n, Rows<T> d, Rows<T> out) const;  // of n rows of d
   void arrange_w_ih();
   void collect(const T* sum, int64_t inputs, void* grad, bool permuted) const;
 
@@ -148,8 +149,7 @@ void ParameterGradients<T>::add(int64_t worker, const SlabGradients<T>& slab) co
   if (request_.grad_w_hr)
     add_transposed_product<T>(steps, n, P, whole_vectors<T>(padded), d(row_.rows * padded),
                               d(row_.rows * padded + layer_.padded_P), to.hr);
-  if (request_.grad_x)
-    for (int64_t t = slab.lo; t < slab.hi; ++t) grad_x(t, slab.b, n, slab.d.at(t - slab.lo, 0));
+  if (request_.grad_x) grad_x(slab);
 }
 
 template <typename T>
@@ -206,11 +206,22 @@ void ParameterGradients<T>::add_peepholes(const SlabGradients<T>& slab, T* sums)
     }
 }
 
-// Of step t + 1.
+// Of as many rows a product as can be: W_ih is read for each of them.
 template <typename T>
-void ParameterGradients<T>::grad_x(int64_t t, int64_t b, int64_t n, Rows<T> d) const {
+void ParameterGradients<T>::grad_x(const SlabGradients<T>& slab) const {
+  const int64_t steps = slab.steps(), n = slab.n;
+  const auto [step, sample] = request_.grad_x_stride;
+  if (n < steps)
+    for (int64_t r = 0; r < n; ++r)
+      grad_x(steps, {slab.d.at(0, r).data, slab.d.step}, {grad_x_row(slab.lo, slab.b + r), step});
+  else
+    for (int64_t t = slab.lo; t < slab.hi; ++t)
+      grad_x(n, slab.d.at(t - slab.lo, 0), {grad_x_row(t, slab.b), sample});
+}
+
+template <typename T>
+void ParameterGradients<T>::grad_x(int64_t n, Rows<T> d, Rows<T> out) const {
   const int64_t I = layer_.I, H = layer_.H;
-  const Rows<T> out{grad_x_row(t, b), request_.grad_x_stride[1]};
   if (!layer_.w_ih) {
     for (int64_t r = 0; r < n; ++r)
       for (int row = 0; row < row_.gates; ++row)
