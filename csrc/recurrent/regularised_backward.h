@@ -92,6 +92,7 @@ struct RegularisedBackward {
       const int64_t lo = max(int64_t(0), hi - slab);
       for (int64_t t = hi - 1; t >= lo; --t) {
         const Rows<T> to_sums = d.at(t - lo, 0);
+        if (t > 0) prefetch_to_read(saved + ((t - 1) * layer.B + b) * width, n * width);
         for (int64_t r = 0; r < n; ++r) {
           const T* row = saved + (t * layer.B + b + r) * width;
           const T* h_before = t ? output.at(t - 1, b)[r] : layer.h0.at(b + r, 0);

@@ -59,4 +59,11 @@ BPPSA_INLINE void prefetch_to_write([[maybe_unused]] const T* first,
 #endif
 }
 
+// Asks for `count` numbers that will soon be read.
+template <typename T>
+BPPSA_INLINE void prefetch_to_read(const T* first, int64_t count) {
+  constexpr int64_t kLine = 64 / int64_t(sizeof(T));
+  for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(first + i);
+}
+
 }  // namespace bppsa::BPPSA_ISA
