@@ -10,6 +10,7 @@ import sys
 import traceback
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -137,6 +138,29 @@ def recurrent_layers():
         planner.plan = plan
 
 
+def regularised_layers():
+    from ops import test_regularised as tests
+
+    for cell, form in tests.KINDS:
+        for seed in range(3):
+            tests.test_random_layers_are_those_of_plain_torch(cell, form, seed)
+
+
+def independent_layers():
+    from ops import test_indrnn as tests
+
+    for seed in range(6):
+        tests.test_random_layers_equal_the_loop(seed, "cpu")
+
+
+def linear():
+    from ops import test_linear as tests
+
+    with patch.dict(tests.OURS, _LEAST=0, _has_kernel=lambda: True):
+        for seed in (1, 6, 16, 61):
+            tests.test_random_layers_equal_those_of_torch(seed)
+
+
 def sparse_layers():
     from ops import test_sparse as tests
 
@@ -153,8 +177,12 @@ def sparse_layers():
 
 
 CHECKS = {
-    f.__name__: f for f in (reverse_scan, diagonal_scan, halves, recurrent_layers, sparse_layers)
-}
+    f.__name__: f
+    for f in (
+        reverse_scan, diagonal_scan, halves, recurrent_layers, regularised_layers,
+        independent_layers, linear, sparse_layers,
+    )
+}  # fmt: skip
 
 
 def main():
