@@ -1,3 +1,4 @@
+// Pieces of memory between two tensors: see large_results.h.
 #include "large_results.h"
 
 #include <cstdlib>
@@ -35,7 +36,7 @@ class FreedPieces {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock || bytes > kMost) return std::free(data);
     ++given_;
-    while (count_ && (count_ == kCount || held_ + bytes > kMost || pieces_[0].age < given_ - kAge))
+    while (count_ && (count_ == kCount || held_ + bytes > kMost || pieces_[0].at < given_ - kOld))
       std::free(remove(0).data);
     pieces_[count_++] = {data, bytes, given_};
     held_ += bytes;
@@ -44,9 +45,10 @@ class FreedPieces {
  private:
   struct Piece {
     void* data;
-    int64_t bytes, age;  // which of all pieces that were freed
+    int64_t bytes;
+    int64_t at;  // how many had been freed then
   };
-  static constexpr int kCount = 64, kAge = 256;
+  static constexpr int kCount = 64, kOld = 256;
   static constexpr int64_t kMost = int64_t(512) << 20;
 
   Piece remove(int i) {
