@@ -4,6 +4,7 @@ Letters: T steps, B batch, I input, O result.
 """
 
 import random
+import warnings
 from unittest.mock import patch
 
 import pytest
@@ -138,6 +139,17 @@ def test_under_transforms():
     for jacobian in (torch.func.jacrev, torch.func.jacfwd):
         found = jacobian(linear, argnums=1)(x, weight, bias)
         torch.testing.assert_close(found, jacobian(functional.linear, argnums=1)(x, weight, bias))
+
+
+def test_a_trace_has_pytorchs_own(tmp_path):
+    operands = [t.detach() for t in drawn(3, 2, 4, 5)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of its own age
+        traced = torch.jit.trace(linear, operands)
+        traced.save(str(tmp_path / "traced.pt"))
+        loaded = torch.jit.load(str(tmp_path / "traced.pt"))
+    assert "aten::linear" in {node.kind() for node in traced.graph.nodes()}
+    torch.testing.assert_close(loaded(*operands), functional.linear(*operands))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
