@@ -73,15 +73,17 @@ STABLE_TORCH_LIBRARY(bppsa, m) {
 
   m.def(
       "regularised(str cell, Tensor x, Tensor? h0, Tensor? c0, Tensor w_hh, Tensor? b_hh, "
-      "Tensor? norm_hh, Tensor? norm_c, Tensor? b_c, Tensor? enters, Tensor? kept_h, "
-      "Tensor? kept_c, float zoneout, bool reverse, bool saves) -> "
+      "Tensor? norm_hh, Tensor? norm_c, Tensor? b_c, Tensor? w_ih, Tensor? b_ih, "
+      "Tensor? norm_ih, Tensor? enters, Tensor? kept_h, Tensor? kept_c, float zoneout, "
+      "bool reverse, bool saves) -> "
       "(Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "regularised_backward(str cell, Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, "
-      "Tensor output, Tensor saved, Tensor? h0, Tensor? c0, Tensor w_hh, Tensor? b_hh, "
-      "Tensor? norm_hh, Tensor? norm_c, Tensor? b_c, Tensor? enters, Tensor? kept_h, "
-      "Tensor? kept_c, float zoneout, bool reverse, int wanted) -> "
-      "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "Tensor output, Tensor saved, Tensor? x, Tensor? h0, Tensor? c0, Tensor w_hh, Tensor? b_hh, "
+      "Tensor? norm_hh, Tensor? norm_c, Tensor? b_c, Tensor? w_ih, Tensor? b_ih, "
+      "Tensor? norm_ih, Tensor? enters, Tensor? kept_h, Tensor? kept_c, float zoneout, "
+      "bool reverse, int wanted) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, "
+      "Tensor, Tensor, Tensor, Tensor)");
 
   m.def(
       "convolution_pattern(Tensor keep, int[] y, int[] x, int groups) -> "

@@ -141,6 +141,7 @@ class Recurrent(nn.Module):
         """One direction of a layer, from x (T, B, F): output (T, B, P), h_n, c_n.
 
         Args:
+            x: what `project` makes of the input; or, where `takes_input`, the input.
             states: h0 (B, P), c0 (B, H); () for zeros.
             marked: whether the last feature of x is 1 in padding, where states stand still.
         """
@@ -154,6 +155,11 @@ class Recurrent(nn.Module):
     def for_rows(self, w: Weights) -> by_rows.Weights | None:
         """Of a cell that one operator walks, with noise and all: what that takes."""
         return None
+
+    def takes_input(self, x: Tensor, w: Weights) -> bool:
+        """Whether `walk` takes the input itself: by an operator that has all weights."""
+        weights = self.for_rows(w)
+        return weights is not None and weights.w_ih is not None and by_rows.walks(weights, x)
 
     @property
     def is_noisy(self) -> bool:
@@ -302,7 +308,9 @@ class Recurrent(nn.Module):
         self, scan: Scan, x: Tensor, states: Tensors, weights: Tensors, reverse: bool, place: int
     ) -> tuple[Tensor, ...]:
         with without_autocast(x.device.type):
-            x = self.project(x, self._named(weights), place)
+            named = self._named(weights)
+            if not self.takes_input(x, named):
+                x = self.project(x, named, place)
             return scan(x, states, weights, reverse, place)
 
     def _walk(

@@ -15,7 +15,7 @@ from bppsa_lightning.recurrent.packed import Tensors
 
 
 class Weights(NamedTuple):
-    """Of a cell of `ops.regularised`: as there; `shift` is added to its x."""
+    """Of a cell of `ops.regularised`, as there; without `w_ih` its x are sums."""
 
     cell: str
     w_hh: Tensor
@@ -23,7 +23,9 @@ class Weights(NamedTuple):
     norm_hh: Tensor | None = None
     norm_c: Tensor | None = None
     b_c: Tensor | None = None
-    shift: Tensor | None = None
+    w_ih: Tensor | None = None
+    b_ih: Tensor | None = None
+    norm_ih: Tensor | None = None
 
 
 def walks(weights: Weights, x: Tensor) -> bool:
@@ -35,7 +37,7 @@ def walk(
     weights: Weights, noise: by_scan.Noise, x: Tensor, states: Tensors, reverse: bool, marked: bool
 ) -> tuple[Tensor, ...]:
     """As `by_scan.walk`, with masks that are drawn in the same order."""
-    cell, w_hh, *others, shift = weights
+    cell, w_hh, *others = weights
     T, B = x.shape[:2]
     parts, H = 1 + CELLS[cell].has_c, w_hh.shape[-1]
     h0, c0 = (*states, None, None)[:2]
@@ -52,7 +54,5 @@ def walk(
         x, padding = x[..., :-1], x[..., -1:] != 0
         still = padding.expand(T, B, H)
         kept[:parts] = [still if k is None else k | still for k in kept[:parts]]
-    if shift is not None:
-        x = x + shift
     operands = ops.Regularised(x, h0, c0, w_hh, *others, enters, *kept)  # type: ignore[call-arg]
     return ops.regularised(cell, operands, p, reverse)

@@ -50,7 +50,9 @@ class IndRNN(OfSums):
         return (torch.relu(summed) if self.nonlinearity == "relu" else torch.tanh(summed),)
 
     def for_rows(self, w: Weights) -> by_rows.Weights:
-        return by_rows.Weights(f"rnn_{self.nonlinearity}", w["weight_hh"])
+        return by_rows.Weights(
+            f"rnn_{self.nonlinearity}", w["weight_hh"], w_ih=w["weight_ih"], b_ih=w.get("bias_ih")
+        )
 
     def operate(self, x: Tensor, states: Tensors, w: Weights, reverse: bool) -> tuple[Tensor, ...]:
         h0 = states[0] if states else None

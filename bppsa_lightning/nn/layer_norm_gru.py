@@ -45,7 +45,10 @@ class LayerNormGRU(Recurrent):
         return torch.cat(both, -1)
 
     def for_rows(self, w: Weights) -> by_rows.Weights:
-        return by_rows.Weights("gru", w["weight_hh"], w.get("bias_hh"), w["norm_hh"])
+        return by_rows.Weights(
+            "gru", w["weight_hh"], w.get("bias_hh"), w["norm_hh"],
+            w_ih=w["weight_ih"], b_ih=w.get("bias_ih"), norm_ih=w["norm_ih"],
+        )  # fmt: skip
 
     def step(self, w: Weights, x: Tensor, state: Tensors, entering: Tensor) -> tuple[Tensor, ...]:
         of_h = linear(entering, w["weight_hh"])

@@ -46,8 +46,9 @@ class LayerNormLSTM(Recurrent):
 
     def for_rows(self, w: Weights) -> by_rows.Weights:
         return by_rows.Weights(
-            "lstm", w["weight_hh"], w.get("bias_hh"), w["norm_hh"], w["norm_c"], w.get("bias_c")
-        )
+            "lstm", w["weight_hh"], w.get("bias_hh"), w["norm_hh"], w["norm_c"], w.get("bias_c"),
+            w["weight_ih"], w.get("bias_ih"), w["norm_ih"],
+        )  # fmt: skip
 
     def step(self, w: Weights, x: Tensor, state: Tensors, entering: Tensor) -> tuple[Tensor, ...]:
         H = self.hidden_size

@@ -46,7 +46,10 @@ class OfTorch(OfInput):
     def for_rows(self, w: Weights) -> by_rows.Weights | None:
         if "weight_hr" in w:
             return None
-        return by_rows.Weights(self._config.cell.name, w["weight_hh"], w.get("bias_hh"))
+        return by_rows.Weights(
+            self._config.cell.name, w["weight_hh"], w.get("bias_hh"),
+            w_ih=w["weight_ih"], b_ih=w.get("bias_ih"),
+        )  # fmt: skip
 
     def operate(self, x: Tensor, states: Tensors, w: Weights, reverse: bool) -> tuple[Tensor, ...]:
         return stack.run_direction(self._config, x, states, list(w.values()), reverse, "auto")

@@ -32,8 +32,8 @@ class OfInput(_Operated):
     def marks(self) -> bool:
         return self.is_noisy
 
-    def project(self, x: Tensor, w: Weights, place: int) -> Tensor:
-        return super().project(x, w, place) if self.is_noisy else x
+    def takes_input(self, x: Tensor, w: Weights) -> bool:
+        return not self.is_noisy or super().takes_input(x, w)
 
     def walk(
         self, x: Tensor, states: Tensors, w: Weights, reverse: bool, marked: bool
@@ -45,6 +45,9 @@ class OfInput(_Operated):
 
 class OfSums(_Operated):
     """By an operator that takes what `project` makes of the input: no gradient passes at -inf."""
+
+    def takes_input(self, x: Tensor, w: Weights) -> bool:
+        return self.is_noisy and super().takes_input(x, w)
 
     def walk(
         self, x: Tensor, states: Tensors, w: Weights, reverse: bool, marked: bool

@@ -43,7 +43,10 @@ class PeepholeLSTM(OfInput):
     def for_rows(self, w: Weights) -> by_rows.Weights:
         p_i, p_f, p_o = w["weight_ch"].chunk(3)
         peepholes = torch.cat([p_i, p_f, torch.zeros_like(p_i), p_o])
-        return by_rows.Weights("peephole", w["weight_hh"], peepholes, shift=w.get("bias_hh"))
+        b_ih = w["bias_ih"] + w["bias_hh"] if self.bias else None
+        return by_rows.Weights(
+            "peephole", w["weight_hh"], peepholes, w_ih=w["weight_ih"], b_ih=b_ih
+        )
 
     def operate(self, x: Tensor, states: Tensors, w: Weights, reverse: bool) -> tuple[Tensor, ...]:
         h0, c0 = (*states, None, None)[:2]

@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
 from bppsa_lightning._cells import CELLS
+from bppsa_lightning.ops.linear import linear as ops_linear
 
 
 def walk(cell: str, operands: Any, zoneout: float, reverse: bool) -> tuple[Tensor, ...]:
     """output (T, B, H), h_n (B, H), and of a cell with c c_n (B, H), of `Regularised` operands."""
-    o = operands
+    o = of_sums(cell, operands)
     B, H = o.x.shape[1], o.w_hh.shape[-1]
     zeros = o.x.new_zeros(B, H)
     state = [zeros if s is None else s for s in (o.h0, o.c0)[: 1 + CELLS[cell].has_c]]
@@ -31,6 +32,17 @@ def walk(cell: str, operands: Any, zoneout: float, reverse: bool) -> tuple[Tenso
     return torch.stack(outputs[::-1] if reverse else outputs), *state
 
 
+def of_sums(cell: str, o: Any) -> Any:
+    """The same operands with the input's sums, if they have the input and its weight."""
+    if o.w_ih is None:
+        return o
+    if o.norm_ih is None:
+        x = ops_linear(o.x, o.w_ih, o.b_ih)
+    else:
+        x = _normalised(cell, ops_linear(o.x, o.w_ih), o.norm_ih, o.b_ih)
+    return o._replace(x=x, w_ih=None, b_ih=None, norm_ih=None)
+
+
 def _sums(cell: str, o: Any, entering: Tensor) -> Tensor:
     """Of the state, (B, GH)."""
     if CELLS[cell].sees_c:
@@ -39,11 +51,18 @@ def _sums(cell: str, o: Any, entering: Tensor) -> Tensor:
         return entering * o.w_hh if o.b_hh is None else torch.addcmul(o.b_hh, entering, o.w_hh)
     if o.norm_hh is None:
         return linear(entering, o.w_hh, o.b_hh)
-    sums, (GH, H) = linear(entering, o.w_hh), o.w_hh.shape
-    sizes = [GH] if cell == "lstm" else [GH - H, H]
-    shifts = [None] * len(sizes) if o.b_hh is None else o.b_hh.split(sizes)
-    parts = zip(sums.split(sizes, 1), o.norm_hh.split(sizes), shifts, strict=True)
-    return torch.cat([layer_norm(part, part.shape[1:], g, s) for part, g, s in parts], 1)
+    return _normalised(cell, linear(entering, o.w_hh), o.norm_hh, o.b_hh)
+
+
+def _normalised(cell: str, sums: Tensor, gain: Tensor, shift: Tensor | None) -> Tensor:
+    """Of all gates together, or of a GRU r and z, and n by itself."""
+    GH = len(gain)
+    if cell == "lstm":
+        return layer_norm(sums, (GH,), gain, shift)
+    sizes = [GH // 3 * 2, GH // 3]
+    shifts = [None, None] if shift is None else shift.split(sizes)
+    parts = zip(sums.split(sizes, -1), gain.split(sizes), shifts, strict=True)
+    return torch.cat([layer_norm(part, part.shape[-1:], g, s) for part, g, s in parts], -1)
 
 
 def _step(cell: str, o: Any, x: Tensor, sums: Tensor, state: list[Tensor]) -> tuple[Tensor, ...]:

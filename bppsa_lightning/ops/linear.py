@@ -23,6 +23,8 @@ from bppsa_lightning.ops._checks import FLOATS
 # Multiply-adds from which on a kernel of ours pays for its call; numbers of a weight up to which it
 # was measured to be the faster one.
 _LEAST, _MOST = 1 << 20, 1 << 20
+# Likewise of one, and of its inputs, up to which it may join another operator.
+_MOST_JOINED, _MOST_INPUTS_JOINED = 1 << 18, 512
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -49,6 +51,17 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     run = _forward if torch.compiler.is_compiling() else _Linear.apply
     output: Tensor = run(rows, weight.contiguous(), None if bias is None else bias.contiguous())
     return output.squeeze(1) if x.dim() == 2 else output
+
+
+def joins(x: Tensor, weight: Tensor) -> bool:
+    """Whether an operator that takes an input's sums had better make them as well.
+
+    That spares their way through memory; but it multiplies few rows at a time, for which the
+    weight has to stay in a core's cache.
+    """
+    if x.device.type not in ("cpu", "meta") or not _has_kernel():
+        return False
+    return weight.numel() <= _MOST_JOINED and weight.shape[1] <= _MOST_INPUTS_JOINED
 
 
 def _is_ours(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:

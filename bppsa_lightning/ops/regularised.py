@@ -1,6 +1,6 @@
 """regularised: recurrent layers with layer normalisation, recurrent dropout or zoneout.
 
-T steps, B batch, H state, G gates.
+T steps, B batch, I input, H state, G gates.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,8 @@ from bppsa_lightning.ops._autograd import (
     register_formula,
 )
 from bppsa_lightning.ops._checks import FLOATS, check_like, check_shape, check_tensor, wrong_shape
-from bppsa_lightning.ops._regularised_plain import walk
+from bppsa_lightning.ops._regularised_plain import of_sums, walk
+from bppsa_lightning.ops.linear import joins
 from bppsa_lightning.ops.log import record_scan
 
 
@@ -28,7 +29,7 @@ class Regularised(NamedTuple):
     """The tensors of one direction of a layer, all of one dtype and device but `kept_h`, `kept_c`.
 
     Attributes:
-        x: (T, B, GH), the input's sums, with their biases.
+        x: (T, B, GH), the input's sums, with their biases; or with w_ih (T, B, I), the input.
         h0, c0: (B, H), or None for zeros; c0 of an LSTM (with peepholes or without) alone.
         w_hh: (GH, H); of an RNN also (H,), where each unit hands its state to itself alone (an
             IndRNN, arXiv:1803.04831).
@@ -37,6 +38,9 @@ class Regularised(NamedTuple):
         norm_hh: (GH,) or None: the gains by which these, normalised, are multiplied before. Of an
             LSTM all gates are normalised together; of a GRU r and z, and n by itself.
         norm_c, b_c: (H,), with norm_hh, of an LSTM: gains and shifts (or None) of its normalised c.
+        w_ih: (GH, I) or None. b_ih: (GH,) or None, added to W_ih x. norm_ih: (GH,) or None, with
+            norm_hh: the gains by which W_ih x, normalised as the state's sums, is multiplied
+            before.
         enters: (B, H) or None: what h is multiplied by where it enters W_hh. It has no gradient.
         kept_h, kept_c: (T, B, H) bool, or None: which units keep their old h, or c, in a step.
     """
@@ -49,6 +53,9 @@ class Regularised(NamedTuple):
     norm_hh: Tensor | None = None
     norm_c: Tensor | None = None
     b_c: Tensor | None = None
+    w_ih: Tensor | None = None
+    b_ih: Tensor | None = None
+    norm_ih: Tensor | None = None
     enters: Tensor | None = None
     kept_h: Tensor | None = None
     kept_c: Tensor | None = None
@@ -63,7 +70,7 @@ NORMALISED = ("gru", "lstm")
 _WARPS_OF_BLOCK, _NUMBERS_OF_UNIT, _SHARED_MEMORY = 16, 9, 48 * 1024
 
 # Of the operands, those that have gradients.
-_DIFFERENTIABLE = 8
+_DIFFERENTIABLE = 11
 
 
 def regularised(
@@ -73,6 +80,7 @@ def regularised(
 
     With LN(v) = (v - mean(v)) / sqrt(var(v) + 1e-5), p = zoneout and ⊙ unit by unit::
 
+        x_t     = x[t],   or W_ih x[t] + b_ih,   or norm_ih LN(W_ih x[t]) + b_ih
         s_t     = W_hh (enters ⊙ h_{t-1}) + b_hh,   or norm_hh LN(W_hh (enters ⊙ h_{t-1})) + b_hh
         new     = the cell of x_t + s_t and of the old state;
                   with norm_c, h = o tanh(norm_c LN(c) + b_c)
@@ -104,6 +112,8 @@ def regularised(
         operands = operands._replace(enters=operands.enters.detach())
     if is_transformed():  # by torch.func
         return walk(cell, operands, float(zoneout), bool(reverse))
+    if operands.w_ih is not None and not joins(operands.x, operands.w_ih):
+        operands = of_sums(cell, operands)
     operands = Regularised(*map(_laid_out, operands))  # type: ignore[arg-type]
     differentiated = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in operands[:_DIFFERENTIABLE]
@@ -131,25 +141,34 @@ def _check(cell: str, operands: Regularised, zoneout: float) -> None:
     check_tensor("x", operands.x)
     check_tensor("w_hh", operands.w_hh)
     gates, has_c, x = CELLS[cell].gates, CELLS[cell].has_c, operands.x
-    if x.dim() != 3 or x.shape[0] < 1 or x.shape[2] < gates or x.shape[2] % gates:
-        raise wrong_shape("x", x, f"(T, B, {gates} H) with T >= 1 and H >= 1")
+    if operands.w_ih is None:
+        if x.dim() != 3 or x.shape[0] < 1 or x.shape[2] < gates or x.shape[2] % gates:
+            raise wrong_shape("x", x, f"(T, B, {gates} H) with T >= 1 and H >= 1")
+        H = x.shape[2] // gates
+    else:
+        if x.dim() != 3 or x.shape[0] < 1:
+            raise wrong_shape("x", x, "(T, B, I) with T >= 1")
+        if operands.w_hh.dim() not in (1, 2) or operands.w_hh.shape[-1] < 1:
+            raise wrong_shape("w_hh", operands.w_hh, f"({gates} H, H) with H >= 1")
+        H = operands.w_hh.shape[-1]
     if x.device.type not in ("cpu", "cuda", "meta"):
         raise RuntimeError(f"x: found on {x.device}, where the operator has no kernel")
     if x.is_cuda and not _library.HAS_CUDA_KERNELS:
         raise RuntimeError(f"x: found on a CUDA device, but {_library.NO_CUDA_KERNELS}")
-    T, B, GH = x.shape
-    H = GH // gates
+    (T, B, I), GH = x.shape, gates * H
     if not regularised_holds(x, H):
         most = (_SHARED_MEMORY // x.element_size() - _WARPS_OF_BLOCK) // _NUMBERS_OF_UNIT
         raise ValueError(f"x: found {H} units, wanted at most {most} of {x.dtype} on CUDA")
     normalises_c = has_c and operands.norm_hh is not None
     if normalises_c and operands.norm_c is None:
         raise ValueError(f"norm_c: found None, wanted ({H},), as the sums are normalised")
+    takes, normalises = operands.w_ih is not None, operands.norm_hh is not None
     shapes = {
         "h0": (B, H), "c0": (B, H) if has_c else None,
         "w_hh": (H,) if gates == 1 and operands.w_hh.dim() == 1 else (GH, H), "b_hh": (GH,),
         "norm_hh": (GH,), "norm_c": (H,) if normalises_c else None,
-        "b_c": (H,) if normalises_c else None, "enters": (B, H), "kept_h": (T, B, H),
+        "b_c": (H,) if normalises_c else None, "w_ih": (GH, I), "b_ih": (GH,) if takes else None,
+        "norm_ih": (GH,) if takes and normalises else None, "enters": (B, H), "kept_h": (T, B, H),
         "kept_c": (T, B, H) if has_c else None,
     }  # fmt: skip
     for name, shape in shapes.items():
@@ -157,7 +176,12 @@ def _check(cell: str, operands: Regularised, zoneout: float) -> None:
         if tensor is None:
             continue
         if shape is None:
-            raise ValueError(f"{name}: found a tensor, wanted None for this cell")
+            wanted = (
+                "None for this cell"
+                if name in ("c0", "norm_c", "b_c", "kept_c")
+                else ("None without w_ih" if not takes else "None without norm_hh")
+            )
+            raise ValueError(f"{name}: found a tensor, wanted {wanted}")
         check_tensor(name, tensor, (torch.bool,) if mask else FLOATS)
         check_shape(name, tensor, shape)
         if not mask:
@@ -184,7 +208,7 @@ def _backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
     """The gradients of the operator's arguments, from those of output, h_n and c_n."""
     incoming = cotangents[:3]
     if all(g is None for g in incoming):
-        return (None,) * 15
+        return (None,) * 18
     *tensors, output, saved = ctx.saved_tensors
     operands = Regularised(*tensors)
     wanted = ctx.needs_input_grad[1 : 1 + _DIFFERENTIABLE]
@@ -208,9 +232,10 @@ def _walked(
     record_scan(CELLS[ctx.cell].label, (T, B, H), planner.Plan("linear", reason="one operator"))
     grads = [None if g is None else g.contiguous() for g in incoming]
     of_results = grads[: 2 + CELLS[ctx.cell].has_c] + [None] * (not CELLS[ctx.cell].has_c)
+    x = None if operands.w_ih is None else operands.x  # (sums are of no use)
     results = _run_backward(
-        ctx.cell, *of_results, output, saved, *operands[1:], ctx.zoneout, ctx.reverse,
-        bit_mask(tuple(wanted[1:])),
+        ctx.cell, *of_results, output, saved, x, *operands[1:], ctx.zoneout, ctx.reverse,
+        bit_mask(tuple(wanted)),
     )  # fmt: skip
     return only(wanted, results)
 
@@ -220,18 +245,21 @@ _run_backward = torch.ops.bppsa.regularised_backward.default
 _Regularised = register_formula("regularised", _setup, _backward)
 
 
-def _saved_width(cell: str, H: int, normalised: bool) -> int:
+def _saved_width(cell: str, H: int, normalised: bool, blends: bool, keeps_input: bool) -> int:
     """As csrc/requests/regularised.h."""
     record = CELLS[cell]
-    slots = (4 if record.saved else 1) + 2 * record.has_c
-    return (slots + record.gates * normalised) * H + 4 * normalised
+    slots = (4 if record.saved else 1) + (1 + blends) * record.has_c
+    of_sums = record.gates * normalised * (1 + keeps_input)
+    return (slots + of_sums) * H + 16 * normalised
 
 
 @torch.library.register_fake("bppsa::regularised")
 def _(cell: str, x: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     T, B, _ = x.shape
-    H, saves = others[2].shape[-1], others[-1]
-    width = _saved_width(cell, H, others[4] is not None)
+    o, zoneout, saves = Regularised(x, *others[:-3]), others[-3], others[-1]
+    H, blends = o.w_hh.shape[-1], bool(zoneout) or o.kept_h is not None or o.kept_c is not None
+    keeps_input = o.norm_ih is not None and bool(x.shape[2] > 128)
+    width = _saved_width(cell, H, o.norm_hh is not None, blends, keeps_input)
     c_n = x.new_empty(B if CELLS[cell].has_c else 0, H)
     saved = x.new_empty(T if saves else 0, B, width)
     return x.new_empty(T, B, H), x.new_empty(B, H), c_n, saved
@@ -242,10 +270,18 @@ def _(
     cell: str, grad_output: Any, grad_h_n: Any, grad_c_n: Any, output: Tensor, *others: Any
 ) -> tuple[Tensor, ...]:
     (T, B, H), wanted, has_c = output.shape, others[-1], CELLS[cell].has_c
-    GH, w_hh = CELLS[cell].gates * H, tuple(others[3].shape)
+    o = Regularised(*others[1:-3])
+    GH, takes = CELLS[cell].gates * H, o.w_ih is not None
+    I = o.w_ih.shape[1] if o.w_ih is not None else GH  # noqa: E741
+    if not takes:
+        wanted |= 1
+    of_input = GH if takes else 0
     shapes: tuple[tuple[Any, ...], ...]
-    shapes = (B, H), (B if has_c else 0, H), w_hh, (GH,), (GH,), (H,), (H,)
-    found = [output.new_empty(T, B, GH)]
-    for bit, (rows, *rest) in enumerate(shapes):
-        found.append(output.new_empty(rows if wanted >> bit & 1 else 0, *rest))
-    return tuple(found)
+    shapes = (
+        (T, B, I), (B, H), (B if has_c else 0, H), tuple(o.w_hh.shape), (GH,), (GH,), (H,), (H,),
+        (of_input, I), (of_input,), (of_input,),
+    )  # fmt: skip
+    return tuple(
+        output.new_empty(rows if wanted >> bit & 1 else 0, *rest)
+        for bit, (rows, *rest) in enumerate(shapes)
+    )

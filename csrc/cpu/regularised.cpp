@@ -9,6 +9,8 @@ namespace bppsa::cpu {
 namespace {
 
 struct Device {
+  static constexpr bool kTakesInput = true;
+
   static Tensor empty(const Tensor& like, Sizes size) { return empty_of_steps(like, size); }
 
   static void run(const RegularisedForwardRequest& request, const Tensor&) {
@@ -22,7 +24,8 @@ struct Device {
   static Parallel parallel_for(const RegularisedRequest& request, int64_t products) {
     const int64_t GH = row_of(request.cell).gates * request.H;
     const int64_t of_a_sum = request.diagonal ? 8 : request.H;
-    return parallel_for_work(request.T * request.B * GH * of_a_sum * products, true);
+    const int64_t of_input = request.w_ih ? request.I : 0;
+    return parallel_for_work(request.T * request.B * GH * (of_a_sum + of_input) * products, true);
   }
 };
 

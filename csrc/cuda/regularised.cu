@@ -7,6 +7,8 @@ namespace bppsa::cuda {
 namespace {
 
 struct Device {
+  static constexpr bool kTakesInput = false;
+
   static Tensor empty(const Tensor& like, Sizes size) { return empty_beside(like, size); }
 
   static void run(const RegularisedForwardRequest& request, const Tensor& like) {

@@ -1,15 +1,17 @@
 // bppsa::regularised and bppsa::regularised_backward: a recurrent layer in one direction, with
 // layer normalisation, recurrent dropout or zoneout.
 //
-//   x (T, B, GH), contiguous in its last dimension: the input's sums, with their biases
+//   x (T, B, GH), contiguous in its last dimension: the input's sums, with their biases; or, on a
+//   CPU, with w_ih (GH, I) the input (T, B, I), and b_ih, norm_ih (GH) or none
 //   h0, c0 (B, H) or none; w_hh (GH, H), of one gate also (H); b_hh, norm_hh (GH), norm_c, b_c (H)
 //   or none
 //   enters (B, H), kept_h, kept_c (T, B, H) bool, or none
 //   output (T, B, H), h_n, c_n (B, H), saved (T, B, ·); c_n and saved are empty where there are
-//   none wanted: bits for the gradients of h0, c0, w_hh, b_hh, norm_hh, norm_c, b_c; that of x is
-//   always computed
+//   none wanted: bits for the gradients of x, h0, c0, w_hh, b_hh, norm_hh, norm_c, b_c, w_ih,
+//   b_ih, norm_ih; that of sums is always computed
 //
-// Device: empty(like, size), a tensor for a result of all steps; run(request, like).
+// Device: empty(like, size), a tensor for a result of all steps; run(request, like);
+// kTakesInput, whether there are kernels that take w_ih.
 #pragma once
 
 #include "../requests/regularised.h"
@@ -22,7 +24,7 @@ struct Regularised {
   const std::string& cell;
   const Maybe &h0, &c0;
   const Tensor& w_hh;
-  const Maybe &b_hh, &norm_hh, &norm_c, &b_c, &enters, &kept_h, &kept_c;
+  const Maybe &b_hh, &norm_hh, &norm_c, &b_c, &w_ih, &b_ih, &norm_ih, &enters, &kept_h, &kept_c;
   double zoneout;
   bool reverse;
 };
@@ -39,7 +41,7 @@ inline const uint8_t* kept_units(const Maybe& t, const char* name, const Tensor&
 }
 
 // `like` has T steps of B samples.
-template <class Request>
+template <class Device, class Request>
 Request regularised_request(const Regularised& of, const Tensor& like) {
   STD_TORCH_CHECK(like.dim() == 3 && like.size(0) >= 1, "x: wanted (T, B, GH) with T >= 1");
   Request request{};
@@ -66,30 +68,38 @@ Request regularised_request(const Regularised& of, const Tensor& like) {
   request.norm_hh = operand(of.norm_hh, "norm_hh", like, {GH});
   request.norm_c = operand(of.norm_c, "norm_c", like, {H});
   request.b_c = operand(of.b_c, "b_c", like, {H});
+  STD_TORCH_CHECK(!of.w_ih.has_value() || (Device::kTakesInput && of.w_ih->dim() == 2),
+                  "w_ih: wanted (GH, I), on a CPU; elsewhere none, and the input's sums as x");
+  STD_TORCH_CHECK(of.w_ih.has_value() ? normalised || !of.norm_ih.has_value()
+                                      : !(of.b_ih.has_value() || of.norm_ih.has_value()),
+                  "b_ih, norm_ih: found one, wanted none without w_ih, or without norm_hh");
+  request.I = of.w_ih.has_value() ? of.w_ih->size(1) : GH;
+  request.w_ih = operand(of.w_ih, "w_ih", like, {GH, request.I});
+  request.b_ih = operand(of.b_ih, "b_ih", like, {GH});
+  request.norm_ih = operand(of.norm_ih, "norm_ih", like, {GH});
   request.enters = operand(of.enters, "enters", like, {B, H});
   request.kept_h = kept_units(of.kept_h, "kept_h", like, {T, B, H}, of.reverse);
   request.kept_c = kept_units(of.kept_c, "kept_c", like, {T, B, H}, of.reverse);
   request.zoneout = of.zoneout;
   request.step = request.kept_step = direction(of.reverse) * B * H;
   const int slots = has_c ? row.kept - 1 : row.kept ? row.kept : 1;
-  request.saved_width = regularised_width(slots, row.states, normalised ? row.gates : 0, H);
+  request.saved_width = regularised_width(slots, row.states, normalised ? row.gates : 0,
+                                          request.blends(), request.keeps_input(), H);
   return request;
 }
 
 template <class Device>
-std::tuple<Tensor, Tensor, Tensor, Tensor> regularised(const std::string& cell, const Tensor& x,
-                                                       const Maybe& h0, const Maybe& c0,
-                                                       const Tensor& w_hh, const Maybe& b_hh,
-                                                       const Maybe& norm_hh, const Maybe& norm_c,
-                                                       const Maybe& b_c, const Maybe& enters,
-                                                       const Maybe& kept_h, const Maybe& kept_c,
-                                                       double zoneout, bool reverse, bool saves) {
-  const Regularised of{cell, h0,     c0,     w_hh,   b_hh,    norm_hh, norm_c,
-                       b_c,  enters, kept_h, kept_c, zoneout, reverse};
-  auto request = regularised_request<RegularisedForwardRequest>(of, x);
+std::tuple<Tensor, Tensor, Tensor, Tensor> regularised(
+    const std::string& cell, const Tensor& x, const Maybe& h0, const Maybe& c0, const Tensor& w_hh,
+    const Maybe& b_hh, const Maybe& norm_hh, const Maybe& norm_c, const Maybe& b_c,
+    const Maybe& w_ih, const Maybe& b_ih, const Maybe& norm_ih, const Maybe& enters,
+    const Maybe& kept_h, const Maybe& kept_c, double zoneout, bool reverse, bool saves) {
+  const Regularised of{cell, h0,   c0,      w_hh,   b_hh,   norm_hh, norm_c,  b_c,
+                       w_ih, b_ih, norm_ih, enters, kept_h, kept_c,  zoneout, reverse};
+  auto request = regularised_request<Device, RegularisedForwardRequest>(of, x);
   const int64_t T = request.T, B = request.B, H = request.H;
   const CellRow& row = row_of(request.cell);
-  request.x = steps(x, "x", x, {T, B, row.gates * H}, reverse, request.x_stride);
+  request.x = steps(x, "x", x, {T, B, request.I}, reverse, request.x_stride);
   const Tensor output = Device::empty(x, {T, B, H});
   const Tensor h_n = empty_beside(x, {B, H});
   const Tensor c_n = empty_beside(x, {row.states == 2 ? B : 0, H});
@@ -100,17 +110,20 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> regularised(const std::string& cell, 
   return {output, h_n, c_n, saved};
 }
 
-// Gradients of x, h0, c0, w_hh, b_hh, norm_hh, norm_c and b_c.
+// Gradients of x, h0, c0, w_hh, b_hh, norm_hh, norm_c, b_c, w_ih, b_ih and norm_ih. x: the input,
+// or none where its sums were given.
 template <class Device>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> regularised_backward(
-    const std::string& cell, const Maybe& grad_output, const Maybe& grad_h_n, const Maybe& grad_c_n,
-    const Tensor& output, const Tensor& saved, const Maybe& h0, const Maybe& c0, const Tensor& w_hh,
-    const Maybe& b_hh, const Maybe& norm_hh, const Maybe& norm_c, const Maybe& b_c,
-    const Maybe& enters, const Maybe& kept_h, const Maybe& kept_c, double zoneout, bool reverse,
-    int64_t wanted) {
-  const Regularised of{cell, h0,     c0,     w_hh,   b_hh,    norm_hh, norm_c,
-                       b_c,  enters, kept_h, kept_c, zoneout, reverse};
-  auto request = regularised_request<RegularisedBackwardRequest>(of, output);
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>
+regularised_backward(const std::string& cell, const Maybe& grad_output, const Maybe& grad_h_n,
+                     const Maybe& grad_c_n, const Tensor& output, const Tensor& saved,
+                     const Maybe& x, const Maybe& h0, const Maybe& c0, const Tensor& w_hh,
+                     const Maybe& b_hh, const Maybe& norm_hh, const Maybe& norm_c, const Maybe& b_c,
+                     const Maybe& w_ih, const Maybe& b_ih, const Maybe& norm_ih,
+                     const Maybe& enters, const Maybe& kept_h, const Maybe& kept_c, double zoneout,
+                     bool reverse, int64_t wanted) {
+  const Regularised of{cell, h0,   c0,      w_hh,   b_hh,   norm_hh, norm_c,  b_c,
+                       w_ih, b_ih, norm_ih, enters, kept_h, kept_c,  zoneout, reverse};
+  auto request = regularised_request<Device, RegularisedBackwardRequest>(of, output);
   const int64_t T = request.T, B = request.B, H = request.H;
   const int64_t GH = row_of(request.cell).gates * H;
   operand(output, "output", output, {T, B, H});
@@ -121,9 +134,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> regul
         steps(*grad_output, "grad_output", output, {T, B, H}, reverse, request.grad_stride);
   request.grad_hn = operand(grad_h_n, "grad_h_n", output, {B, H});
   request.grad_cn = operand(grad_c_n, "grad_c_n", output, {B, H});
-  const Tensor grad_x = Device::empty(output, {T, B, GH});
-  request.grad_x = first_step(grad_x, reverse);
-  request.grad_x_step = direction(reverse) * B * GH;
+  STD_TORCH_CHECK(x.has_value() == of.w_ih.has_value(), "x: wanted with w_ih, and only then");
+  if (x.has_value())
+    request.x = steps(*x, "x", output, {T, B, request.I}, reverse, request.x_stride);
+  const bool wants_x = !x.has_value() || (wanted & 1);
+  const Tensor grad_x = Device::empty(output, {wants_x ? T : 0, B, request.I});
+  if (wants_x) request.grad_x = first_step(grad_x, reverse);
+  request.grad_x_step = direction(reverse) * B * request.I;
   const auto result = [&](int bit, void*& at, Sizes size, bool is_there = true) {
     const int64_t rows = (wanted >> bit & 1) && is_there ? size.begin()[0] : 0;
     const Tensor t = size.size() == 1 ? empty_beside(output, {rows})
@@ -131,16 +148,20 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> regul
     at = result_data(t);
     return t;
   };
-  const Tensor grad_h0 = result(0, request.grad_h0, {B, H});
-  const Tensor grad_c0 = result(1, request.grad_c0, {B, H}, row_of(request.cell).states == 2);
+  const Tensor grad_h0 = result(1, request.grad_h0, {B, H});
+  const Tensor grad_c0 = result(2, request.grad_c0, {B, H}, row_of(request.cell).states == 2);
   const Tensor grad_w_hh =
-      request.diagonal ? result(2, request.grad_w_hh, {H}) : result(2, request.grad_w_hh, {GH, H});
-  const Tensor grad_b_hh = result(3, request.grad_b_hh, {GH});
-  const Tensor grad_norm_hh = result(4, request.grad_norm_hh, {GH});
-  const Tensor grad_norm_c = result(5, request.grad_norm_c, {H});
-  const Tensor grad_b_c = result(6, request.grad_b_c, {H});
+      request.diagonal ? result(3, request.grad_w_hh, {H}) : result(3, request.grad_w_hh, {GH, H});
+  const Tensor grad_b_hh = result(4, request.grad_b_hh, {GH});
+  const Tensor grad_norm_hh = result(5, request.grad_norm_hh, {GH});
+  const Tensor grad_norm_c = result(6, request.grad_norm_c, {H});
+  const Tensor grad_b_c = result(7, request.grad_b_c, {H});
+  const Tensor grad_w_ih = result(8, request.grad_w_ih, {GH, request.I}, x.has_value());
+  const Tensor grad_b_ih = result(9, request.grad_b_ih, {GH}, x.has_value());
+  const Tensor grad_norm_ih = result(10, request.grad_norm_ih, {GH}, x.has_value());
   Device::run(request, output);
-  return {grad_x, grad_h0, grad_c0, grad_w_hh, grad_b_hh, grad_norm_hh, grad_norm_c, grad_b_c};
+  return {grad_x,      grad_h0,  grad_c0,   grad_w_hh, grad_b_hh,   grad_norm_hh,
+          grad_norm_c, grad_b_c, grad_w_ih, grad_b_ih, grad_norm_ih};
 }
 
 }  // namespace bppsa

@@ -1,6 +1,7 @@
 // A recurrent layer with layer normalisation, recurrent dropout or zoneout: what its forward and
 // its backward share.
 //
+//   x_t = the input's sums: given, or W_ih times it + b_ih, or norm_ih LN(W_ih …) + b_ih
 //   s_t = W_hh (m h_{t-1}) + b_hh,  or normalised: norm_hh LN(W_hh (m h_{t-1})) + b_hh,
 //         or of independent units: w_hh m h_{t-1} + b_hh, unit by unit
 //   new state = the cell's formula of x_t + s_t and the old state; normalised, an LSTM shows
@@ -15,37 +16,10 @@
 
 #include "../cells/list.h"
 #include "../simd/long_matrix.h"
-#include "../simd/units.h"
-#include "regularised_row.h"
+#include "layer_norm.h"
 #include "slots.h"
 
 namespace bppsa::BPPSA_ISA {
-
-template <typename T>
-struct Moments {
-  T mean, scale;  // (v - mean) * scale has variance 1
-};
-
-// sum of f(units, k) over n units.
-template <typename T, class F>
-BPPSA_INLINE T sum_over(int64_t n, const F& f) {
-  constexpr int W = kMaxWidth<T>;
-  Vec<T, W> total{};
-  for_each_unit<T>(n, [&](auto units, int64_t k)
-                          __attribute__((always_inline)) { total += units.only(f(units, k)); });
-  return sum<T, W>(total);
-}
-
-template <typename T>
-BPPSA_INLINE Moments<T> moments_of(const T* v, int64_t n) {
-  using V = Vec<T, kMaxWidth<T>>;
-  const T mean = sum_over<T>(n, [&](auto units, int64_t k) { return units.load(v + k); }) / T(n);
-  const T squares = sum_over<T>(n, [&](auto units, int64_t k) {
-    const V centred = units.load(v + k) - mean;
-    return centred * centred;
-  });
-  return {mean, T(1 / __builtin_sqrt(squares / T(n) + T(1e-5)))};
-}
 
 // The tensors of one layer, typed; rows of a step t = 0 ... T - 1 from sample b on.
 template <class Cell, bool kNormalised, typename T_>
@@ -55,12 +29,18 @@ struct RegularisedLayer {
 
   const RegularisedRequest& request;
   const int64_t steps = request.T, B = request.B, H = request.H, GH = Cell::kGates * H;
+  const int64_t I = request.I;
+  // The input, or with null w_ih its sums.
+  const StepRows<const T> x{typed(request.x), request.x_stride[0], request.x_stride[1]};
+  const T *const w_ih = typed(request.w_ih), *const b_ih = typed(request.b_ih);
+  const T* const norm_ih = typed(request.norm_ih);
   const ConstRows<T> h0{typed(request.h0), H}, c0{typed(request.c0), H};
   const ConstRows<T> enters{typed(request.enters), H};
   const T *const w_hh = typed(request.w_hh), *const b_hh = typed(request.b_hh);
   const T *const norm_hh = typed(request.norm_hh), *const norm_c = typed(request.norm_c);
   const T* const b_c = typed(request.b_c);
   const bool blends = request.blends();
+  const int64_t width = request.saved_width;  // of a SavedRow
   const T share = T(request.zoneout);
 
   // Known of most cells as they are compiled, which spares their code for it.

@@ -3,9 +3,8 @@
 #pragma once
 
 #include "../simd/parallel.h"
-#include "../simd/products.h"
 #include "../simd/worker_sums.h"
-#include "regularised.h"
+#include "regularised_input.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -16,25 +15,32 @@ struct RegularisedBackward {
   using V = Vec<T, kMaxWidth<T>>;
   using Math = VectorMath<T, kMaxWidth<T>>;
   static constexpr bool kHasC = Cell::kStates == 2;
-  // A slab's rows: enough to be worth a product, few enough for the second-level cache.
-  static constexpr int64_t kSlabRows = 256;
+  using Input = RegularisedInput<Cell, kNormalised, T>;
 
   const RegularisedBackwardRequest& request;
   const Parallel& parallel;
   const Layer layer{request};
+  const Input input{layer};
   const int64_t H = layer.H, GH = layer.GH, N = whole_vectors<T>(GH);
-  const int64_t width = Saved::width(H);
+  const int64_t width = layer.width;
   const T* const saved = Layer::typed(request.saved);
   const StepRows<const T> output{Layer::typed(request.output), request.step, H};
   const StepRows<const T> grad{Layer::typed(request.grad), request.grad_stride[0],
                                request.grad_stride[1]};
-  const StepRows<T> grad_x{static_cast<T*>(request.grad_x), request.grad_x_step, GH};
+  // Of the input, or of its sums.
+  const StepRows<T> grad_x{static_cast<T*>(request.grad_x), request.grad_x_step,
+                           layer.w_ih ? layer.I : GH};
+  // Whether the sums of the input and of the state have one gradient.
+  const bool same = !kNormalised && Cell::kFirstRecurrentRow == 0;
+  static_assert(Cell::kFirstRecurrentRow || Cell::input_gate(0) == 0);
 
   // A worker's sums: of W_hh, transposed (or of w_hh), and of what is added up row by row.
   struct Sums {
     T *w, *b_hh, *norm_hh, *norm_c, *b_c;
+    typename Input::Sums input;
   };
-  const int64_t sums_size = H * N + 2 * N + 2 * whole_vectors<T>(H);
+  const int64_t of_input = layer.w_ih ? layer.I * N + 2 * N : 0;
+  const int64_t sums_size = H * N + 2 * N + 2 * whole_vectors<T>(H) + of_input;
   const SampleGroups groups{layer.B, parallel.threads};
   const int64_t workers = max(int64_t(1), min(int64_t(parallel.threads), groups.count));
   const WorkerSums<T> all{int(workers), sums_size};
@@ -42,21 +48,30 @@ struct RegularisedBackward {
 
   Sums sums(int64_t worker) const {
     T* const w = sums_memory.data + worker * sums_size;
-    T *const b = w + H * N, *const c = b + 2 * N;
-    return {w, b, b + N, c, c + whole_vectors<T>(H)};
+    T *const b = w + H * N, *const c = b + 2 * N, *const b_c = c + whole_vectors<T>(H);
+    T *const x = b_c + whole_vectors<T>(H), *const b_ih = x + layer.I * N;
+    return {w, b, b + N, c, b_c, {request.grad_w_ih ? x : nullptr, b_ih, b_ih + N}};
+  }
+
+  // W_hh as gradients are multiplied by it; W_ih as they are, and as sums are made again.
+  struct Weights {
+    LongMatrix<T> hh, ih, for_sums;
+  };
+  Weights weights(bool needed) const {
+    return {LongMatrix<T>::as_it_lies(GH, H, layer.w_hh, needed && !layer.diagonal()),
+            input.for_gradient(needed && request.grad_x),
+            input.for_sums(needed && input.makes_again())};
   }
 
   void run() const {
     for_each_index_reading(
-        parallel, workers, LongMatrix<T>::bytes(GH, H),
-        [&](bool needed) {
-          return LongMatrix<T>::as_it_lies(GH, H, layer.w_hh, needed && !layer.diagonal());
-        },
-        [&](int64_t worker, const LongMatrix<T>& w_hh) {
+        parallel, workers, LongMatrix<T>::bytes(GH, H) + 2 * input.bytes(),
+        [&](bool needed) { return weights(needed); },
+        [&](int64_t worker, const Weights& weights) {
           std::memset(sums_memory.data + worker * sums_size, 0, sums_size * sizeof(T));
           const int64_t end = groups.count * (worker + 1) / workers;
           for (int64_t i = groups.count * worker / workers; i < end; ++i)
-            group(groups.begin(i), groups.size(i), w_hh, sums(worker));
+            group(groups.begin(i), groups.size(i), weights, sums(worker));
         });
     finish();
   }
@@ -70,18 +85,24 @@ struct RegularisedBackward {
     const uint8_t* kept[2];
     T *g_h, *g_c;       // of the state after the step; then of c before it
     T* past;            // result: of h before it, past the weights
-    T *to_x, *to_sums;  // results
+    T *to_x, *to_sums;  // results; null where to_sums has both
     T* scratch;         // 2 H numbers
   };
 
-  void group(int64_t b, int64_t n, const LongMatrix<T>& w_hh, const Sums& to) const {
-    const int64_t slab = max(int64_t(1), min(kSlabRows / n, layer.steps));
-    const Buffer<T> memory(n * 3 * H + 2 * H + slab * n * (N + H));
+  void group(int64_t b, int64_t n, const Weights& weights, const Sums& to) const {
+    const int64_t slab = input.slab(n);
+    const bool apart = layer.w_ih && !same;
+    const int64_t some = input.norm.at_a_time();
+    const int64_t of_input = (apart ? N : 0) + (input.makes_again() ? GH : 0);
+    const Buffer<T> memory(n * 3 * H + 2 * H + slab * n * (N + H + of_input));
     const Rows<T> g_h{memory.data, H}, g_c{g_h[n], H}, past{g_c[n], H};
     T* const scratch = past[n];
     const StepRows<T> d{scratch + 2 * H, n * N, N};        // of the state's sums
     const StepRows<T> e{d.data + slab * n * N, n * H, H};  // what entered the weights
+    const StepRows<T> d_x = apart ? StepRows<T>{e.data + slab * n * H, n * N, N} : d;
+    T* const again = d_x.data + slab * n * N;  // the input's sums
     if (N > GH) std::memset(d.data, 0, slab * n * N * sizeof(T));
+    if (N > GH && apart) std::memset(d_x.data, 0, slab * n * N * sizeof(T));
     const ConstRows<T> last_h{Layer::typed(request.grad_hn), H};
     const ConstRows<T> last_c{Layer::typed(request.grad_cn), H};
     for (int64_t r = 0; r < n; ++r) {
@@ -92,33 +113,43 @@ struct RegularisedBackward {
       const int64_t lo = max(int64_t(0), hi - slab);
       for (int64_t t = hi - 1; t >= lo; --t) {
         const Rows<T> to_sums = d.at(t - lo, 0);
+        const Rows<T> to_x = layer.w_ih ? d_x.at(t - lo, 0) : grad_x.at(t, b);
         if (t > 0) prefetch_to_read(saved + ((t - 1) * layer.B + b) * width, n * width);
-        for (int64_t r = 0; r < n; ++r) {
-          const T* row = saved + (t * layer.B + b + r) * width;
-          const T* h_before = t ? output.at(t - 1, b)[r] : layer.h0.at(b + r, 0);
-          const T* c_before =
-              t ? row - layer.B * width + Saved::kCAfter * H : layer.c0.at(b + r, 0);
-          step({row,
-                h_before,
-                c_before,
-                grad.data ? grad.at(t, b)[r] : nullptr,
-                {layer.kept(0, t, b + r), layer.kept(kHasC, t, b + r)},
-                g_h[r],
-                g_c[r],
-                past[r],
-                grad_x.at(t, b)[r],
-                to_sums[r],
-                scratch},
-               to);
-          enter(h_before, b + r, e.at(t - lo, 0)[r]);
+        // A few samples at a time, whose rows stay in the first-level cache.
+        for (int64_t first = 0; first < n; first += some) {
+          const int64_t end = min(first + some, n);
+          const T* const rows = saved + (t * layer.B + b + first) * width;
+          for (int64_t r = first; r < end; ++r) {
+            const T* row = rows + (r - first) * width;
+            const T* h_before = t ? output.at(t - 1, b)[r] : layer.h0.at(b + r, 0);
+            const T* c_before =
+                t ? row - layer.B * width + Saved::c_after(H, layer.blends) : layer.c0.at(b + r, 0);
+            step({row,
+                  h_before,
+                  c_before,
+                  grad.data ? grad.at(t, b)[r] : nullptr,
+                  {layer.kept(0, t, b + r), layer.kept(kHasC, t, b + r)},
+                  g_h[r],
+                  g_c[r],
+                  past[r],
+                  layer.w_ih && !apart ? nullptr : to_x[r],
+                  to_sums[r],
+                  scratch},
+                 to);
+            enter(h_before, b + r, e.at(t - lo, 0)[r]);
+          }
+          if constexpr (kNormalised)
+            input.norm.backward(end - first, to_sums.from(first), {rows + Saved::kSums * H, width},
+                                {rows + Saved::kRows * H, width}, layer.norm_hh, to.norm_hh,
+                                to.b_hh);
         }
         if (layer.diagonal()) {
           hand_to_themselves(b, n, to_sums, past, g_h);
         } else if (layer.enters) {
-          w_hh.multiply(n, {to_sums.data, N}, {}, g_h);
+          weights.hh.multiply(n, {to_sums.data, N}, {}, g_h);
           leave(b, n, past, g_h);
         } else {
-          w_hh.multiply(n, {to_sums.data, N}, {past.data, H}, g_h);
+          weights.hh.multiply(n, {to_sums.data, N}, {past.data, H}, g_h);
         }
       }
       if (layer.diagonal())
@@ -127,6 +158,9 @@ struct RegularisedBackward {
       else if (request.grad_w_hh)
         add_transposed_product<T>(hi - lo, n, H, N, {e.data, e.step, e.sample},
                                   {d.data, d.step, d.sample}, to.w);
+      if (layer.w_ih)
+        input.backward(weights.for_sums, weights.ih, {lo, hi, b, n}, d_x.at(0, 0), to.input, saved,
+                       again, grad_x);
     }
     if (request.grad_h0)
       std::memcpy(static_cast<T*>(request.grad_h0) + b * H, g_h.data, n * H * sizeof(T));
@@ -183,7 +217,7 @@ struct RegularisedBackward {
       for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
         units.store(s.g_h + k, units.load(s.g_h + k) + units.load(s.direct + k));
       });
-    Centred back{};
+    Centred<T> back{};
     if constexpr (kHasC && kNormalised) back = hide(s, to);
     for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
       V slot[Cell::kSlots] = {}, g[Cell::kStates], past[Cell::kStates] = {}, d[Cell::kRows];
@@ -225,14 +259,11 @@ struct RegularisedBackward {
         d[Cell::kRows - 1] = units.load(s.to_sums + (Cell::kGates - 1) * H + k);
       units.store(s.past + k, Cell::kPassesH ? past[0] + old_h : old_h);
       for (int row = 0; row < Cell::kGates; ++row) {
-        units.store(s.to_x + Cell::input_gate(row) * H + k, d[row]);
+        if (s.to_x) units.store(s.to_x + Cell::input_gate(row) * H + k, d[row]);
         units.store(s.to_sums + row * H + k, d[Cell::kFirstRecurrentRow + row]);
       }
     });
-    if constexpr (kNormalised)
-      of_sums(s, to);
-    else if constexpr (!kSeesC<Cell>)
-      add(GH, s.to_sums, to.b_hh);
+    if constexpr (!kNormalised && !kSeesC<Cell>) add(GH, s.to_sums, to.b_hh);
   }
 
   template <class Units>
@@ -246,13 +277,6 @@ struct RegularisedBackward {
       return Cell::template factors<Math>(slot, output, before);
     }
   }
-
-  // The gradient of what was normalised from that of the result, times the gain.
-  struct Centred {
-    T mean, moment, scale;  // means of the gradient, and of it times the result
-
-    BPPSA_INLINE V of(V g, V normal) const { return scale * (g - mean - normal * moment); }
-  };
 
   void add(int64_t n, const T* row, T* sum) const {
     for_each_unit<T>(n, [&](auto units, int64_t k) __attribute__((always_inline)) {
@@ -268,8 +292,8 @@ struct RegularisedBackward {
 
   // Through h = o tanh(norm_c LN(c) + b_c): the gradient of o's sum, to o's place; in `scratch` the
   // gradient of LN(c), and LN(c).
-  Centred hide(const Sample& s, const Sums& to) const {
-    const T *c = s.row + Saved::kC * H, *moments = s.row + Saved::kRows * H + 2;
+  Centred<T> hide(const Sample& s, const Sums& to) const {
+    const T *c = s.row + Saved::kC * H, *moments = s.row + Saved::kRows * H + Saved::kMomentsOfC;
     V mean{}, moment{};
     for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
       const V normal = units.only((units.load(c + k) - moments[0]) * moments[1]);
@@ -291,32 +315,6 @@ struct RegularisedBackward {
     return {sum<T, W>(mean) / T(H), sum<T, W>(moment) / T(H), moments[1]};
   }
 
-  // Of the state's sums, block by block, from those of what was made of them.
-  void of_sums(const Sample& s, const Sums& to) const {
-    using Blocks = Normalised<Cell>;
-    for (int block = 0; block < Blocks::kBlocks; ++block) {
-      const int64_t first = Blocks::begin(block) * H, count = Blocks::gates(block) * H;
-      T *d = s.to_sums + first, *norm = to.norm_hh + first;
-      const T *normal = s.row + Saved::kSums * H + first, *gain = layer.norm_hh + first;
-      add(count, d, to.b_hh + first);
-      V mean{}, moment{};
-      for_each_unit<T>(count, [&](auto units, int64_t k) __attribute__((always_inline)) {
-        const V g = units.load(d + k), n = units.load(normal + k);
-        units.store(norm + k, units.load(norm + k) + g * n);
-        const V of_normal = g * units.load(gain + k);
-        units.store(d + k, of_normal);
-        mean += units.only(of_normal);
-        moment += units.only(of_normal * n);
-      });
-      constexpr int W = kMaxWidth<T>;
-      const Centred back{sum<T, W>(mean) / T(count), sum<T, W>(moment) / T(count),
-                         s.row[Saved::kRows * H + block]};
-      for_each_unit<T>(count, [&](auto units, int64_t k) __attribute__((always_inline)) {
-        units.store(d + k, back.of(units.load(d + k), units.load(normal + k)));
-      });
-    }
-  }
-
   void finish() const {
     const Sums first = sums(0);
     const auto write = [&](void* to, const T* from, int64_t n) {
@@ -330,6 +328,11 @@ struct RegularisedBackward {
     write(request.grad_norm_hh, first.norm_hh, GH);
     write(request.grad_norm_c, first.norm_c, H);
     write(request.grad_b_c, first.b_c, H);
+    if (!layer.w_ih) return;
+    write(request.grad_b_ih, first.input.b, GH);
+    write(request.grad_norm_ih, first.input.norm, GH);
+    if (T* const to = static_cast<T*>(request.grad_w_ih))
+      all.write_transposed(parallel, first.input.w, N, layer.I, GH, to);
   }
 };
 

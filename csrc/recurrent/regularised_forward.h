@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../simd/parallel.h"
-#include "regularised.h"
+#include "regularised_input.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -10,22 +10,27 @@ template <class Cell, bool kNormalised, typename T>
 struct RegularisedForward {
   using Layer = RegularisedLayer<Cell, kNormalised, T>;
   using Saved = typename Layer::Saved;
+  using Input = RegularisedInput<Cell, kNormalised, T>;
   using V = Vec<T, kMaxWidth<T>>;
   using Math = VectorMath<T, kMaxWidth<T>>;
   static constexpr bool kHasC = Cell::kStates == 2;
 
   const RegularisedForwardRequest& request;
   const Layer layer{request};
+  const Input input{layer};
   const int64_t H = layer.H, GH = layer.GH;
-  const StepRows<const T> x{Layer::typed(request.x), request.x_stride[0], request.x_stride[1]};
   const StepRows<T> output{static_cast<T*>(request.output), request.step, H};
   T* const saved = static_cast<T*>(request.saved);
 
-  // W_hh, as the state's sums read it.
-  LongMatrix<T> weights(bool needed) const {
-    return LongMatrix<T>::transposed(H, GH, layer.w_hh, needed && !layer.diagonal());
+  // As sums read them.
+  struct Weights {
+    LongMatrix<T> hh, ih;
+  };
+  Weights weights(bool needed) const {
+    return {LongMatrix<T>::transposed(H, GH, layer.w_hh, needed && !layer.diagonal()),
+            input.for_sums(needed)};
   }
-  int64_t bytes_of_weights() const { return LongMatrix<T>::bytes(H, GH); }
+  int64_t bytes_of_weights() const { return LongMatrix<T>::bytes(H, GH) + input.bytes(); }
 
   // What is kept of one step of one sample while the next is walked, and what is saved.
   struct Sample {
@@ -35,29 +40,50 @@ struct RegularisedForward {
     const uint8_t* kept[2];
   };
 
-  void group(int64_t b, int64_t n, const LongMatrix<T>& w_hh) const {
-    const int64_t width = Saved::width(H);
-    const Buffer<T> memory(n * (3 * H + GH) + width);
+  void group(int64_t b, int64_t n, const Weights& weights) const {
+    const int64_t width = layer.width, slab = layer.w_ih ? input.slab(n) : 0;
+    const Buffer<T> memory(n * (3 * H + GH) + (saved ? 0 : n * width) + slab * n * GH);
     const Rows<T> h{memory.data, H}, c{h[n], H}, masked{c[n], H}, sums{masked[n], GH};
     T* const scratch = sums[n];  // where nothing is saved
+    const StepRows<T> of_input{scratch + (saved ? 0 : n * width), n * GH, GH};
     for (int64_t r = 0; r < n; ++r) {
       begin(layer.h0.at(b + r, 0), h[r]);
       begin(kHasC ? layer.c0.at(b + r, 0) : nullptr, c[r]);
     }
     const ConstRows<T> shift{layer.shift(), 0};
+    const int64_t some = input.norm.at_a_time();
     for (int64_t t = 0; t < layer.steps; ++t) {
+      if (slab == 0 || t % slab == 0) {
+        const typename Input::Slab now{t, min(t + max(slab, int64_t(1)), layer.steps), b, n};
+        if (saved) clear_moments(now);
+        if (slab) input.forward(weights.ih, now, of_input.data, saved);
+      }
+      const Rows<const T> x =
+          slab ? Rows<const T>{of_input.at(t % slab, 0).data, GH} : layer.x.at(t, b);
       if (layer.enters) enter(b, n, h, masked);
       const Rows<T> entering = layer.enters ? masked : h;
       if (layer.diagonal())
         hand_to_themselves(n, entering, sums);
       else
-        w_hh.multiply(n, {entering.data, H}, shift, sums);
-      for (int64_t r = 0; r < n; ++r) {
-        Sample s{h[r], c[r], sums[r], scratch, x.at(t, b)[r], {}};
-        if (saved) s.row = saved + (t * layer.B + b + r) * width;
-        for (int part = 0; part < Cell::kStates; ++part) s.kept[part] = layer.kept(part, t, b + r);
-        step(s);
-        std::memcpy(output.at(t, b)[r], h[r], H * sizeof(T));
+        weights.hh.multiply(n, {entering.data, H}, shift, sums);
+      T* const rows = saved ? saved + (t * layer.B + b) * width : scratch;
+      // A few samples at a time, whose rows stay in the first-level cache.
+      for (int64_t first = 0; first < n; first += some) {
+        const int64_t end = min(first + some, n);
+        if constexpr (kNormalised) {
+          // What the state's sums are before gains and shifts is saved.
+          T* const row = rows + first * width;
+          const Rows<T> now = sums.from(first);
+          input.norm.forward(end - first, {now.data, GH}, {row + Saved::kSums * H, width},
+                             {row + Saved::kRows * H, width}, layer.norm_hh, layer.b_hh, now);
+        }
+        for (int64_t r = first; r < end; ++r) {
+          Sample s{h[r], c[r], sums[r], rows + r * width, x[r], {}};
+          for (int part = 0; part < Cell::kStates; ++part)
+            s.kept[part] = layer.kept(part, t, b + r);
+          step(s);
+          std::memcpy(output.at(t, b)[r], h[r], H * sizeof(T));
+        }
       }
     }
     std::memcpy(static_cast<T*>(request.h_n) + b * H, h.data, n * H * sizeof(T));
@@ -67,6 +93,14 @@ struct RegularisedForward {
  private:
   void begin(const T* from, T* to) const {
     from ? std::memcpy(to, from, H * sizeof(T)) : std::memset(to, 0, H * sizeof(T));
+  }
+
+  // Not all of them are written.
+  void clear_moments(const typename Input::Slab& slab) const {
+    for (int64_t t = slab.lo; Saved::kMoments && t < slab.hi; ++t)
+      for (int64_t r = 0; r < slab.n; ++r)
+        std::memset(saved + (t * layer.B + slab.b + r) * layer.width + Saved::kRows * H, 0,
+                    Saved::kMoments * sizeof(T));
   }
 
   void enter(int64_t b, int64_t n, Rows<T> h, Rows<T> masked) const {
@@ -100,7 +134,6 @@ struct RegularisedForward {
   }
 
   void step(const Sample& s) const {
-    if constexpr (kNormalised) normalise(s);
     T* const shown = kHasC ? s.row + Saved::kC * H : nullptr;
     for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
       V slot[Cell::kSlots];
@@ -128,7 +161,7 @@ struct RegularisedForward {
       for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
         blend(units, s.kept[1], k, units.load(shown + k), s.c);
       });
-      std::memcpy(s.row + Saved::kCAfter * H, s.c, H * sizeof(T));
+      if (layer.blends) std::memcpy(s.row + Saved::c_after(H, true), s.c, H * sizeof(T));
     }
   }
 
@@ -144,35 +177,14 @@ struct RegularisedForward {
     units.store(state + k, now);
   }
 
-  // The sums of the state, block by block, normalised.
-  void normalise(const Sample& s) const {
-    using Blocks = Normalised<Cell>;
-    T* const moments = s.row + Saved::kRows * H;
-    for (int i = 0; i < 4; ++i) moments[i] = 0;
-    for (int block = 0; block < Blocks::kBlocks; ++block) {
-      const int64_t first = Blocks::begin(block) * H, count = Blocks::gates(block) * H;
-      T *sums = s.sums + first, *normal = s.row + Saved::kSums * H + first;
-      const Moments<T> of = moments_of<T>(sums, count);
-      const T *gain = layer.norm_hh + first, *shift = layer.b_hh ? layer.b_hh + first : nullptr;
-      moments[block] = of.scale;
-      for_each_unit<T>(count, [&](auto units, int64_t k) __attribute__((always_inline)) {
-        const V v = (units.load(sums + k) - of.mean) * of.scale;
-        units.store(normal + k, v);
-        V z = units.load(gain + k) * v;
-        if (shift) z += units.load(shift + k);
-        units.store(sums + k, z);
-      });
-    }
-  }
-
   // h of a normalised c.
   void show(const Sample& s) const {
     const T* c = s.row + Saved::kC * H;
-    const Moments<T> of = moments_of<T>(c, H);
-    T* const moments = s.row + Saved::kRows * H + 2;
-    moments[0] = of.mean, moments[1] = of.scale;
+    const Moments<T, 1> of(H, 0, {c, H});
+    T* const moments = s.row + Saved::kRows * H + Saved::kMomentsOfC;
+    moments[0] = of.mean[0], moments[1] = of.scale[0];
     for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
-      V z = units.load(layer.norm_c + k) * ((units.load(c + k) - of.mean) * of.scale);
+      V z = units.load(layer.norm_c + k) * ((units.load(c + k) - of.mean[0]) * of.scale[0]);
       if (layer.b_c) z += units.load(layer.b_c + k);
       // (o is an LSTM's last slot.)
       const V o = units.load(s.row + (Cell::kSlots - 1) * H + k);
@@ -188,8 +200,8 @@ void regularised_forward_of(const RegularisedForwardRequest& request, const Para
   for_each_index_reading(
       parallel, groups.count, forward.bytes_of_weights(),
       [&](bool needed) { return forward.weights(needed); },
-      [&](int64_t i, const LongMatrix<T>& w_hh) {
-        forward.group(groups.begin(i), groups.size(i), w_hh);
+      [&](int64_t i, const auto& weights) {
+        forward.group(groups.begin(i), groups.size(i), weights);
       });
 }
 

@@ -18,18 +18,28 @@ struct Normalised {
 };
 
 // What a forward saves of a step of a sample, in rows of H numbers: the slots (or what an RNN
-// shows), with two states c as the formula leaves it and as the step does, and of what is
-// normalised its gates. Behind them, if normalised: the scales of up to two blocks; mean and scale
-// of c.
+// shows), with two states c as the formula leaves it, and of what is normalised its gates. Behind
+// them
+//   moments          if normalised, kMomentsOfRow: the scales of up to two blocks; mean and scale
+//                    of c; the scales of the input's blocks
+//   c, once more     with two states, as the step leaves it where it blends new and old ones
+//   the input's sums normalised, all gates, where the request keeps them
 template <class Cell, bool kNormalised>
 struct SavedRow {
   static constexpr int kSlots = Cell::kKept ? Cell::kSlots : 1;
-  static constexpr int kC = kSlots, kCAfter = kC + 1;
-  static constexpr int kSums = kSlots + (Cell::kStates == 2 ? 2 : 0);
+  static constexpr int kC = kSlots;
+  static constexpr int kSums = kSlots + (Cell::kStates == 2);
   static constexpr int kRows = kSums + (kNormalised ? Cell::kGates : 0);
-  static constexpr int kMoments = 4;
+  static constexpr int kMoments = kNormalised ? kMomentsOfRow : 0;
+  static constexpr int kMomentsOfC = 2, kMomentsOfInput = 4;  // the first
 
-  static BPPSA_TABLE int64_t width(int64_t H) { return kRows * H + (kNormalised ? kMoments : 0); }
+  // Where c is as the step leaves it.
+  static BPPSA_TABLE int64_t c_after(int64_t H, bool blends) {
+    return blends ? kRows * H + kMoments : kC * H;
+  }
+  static BPPSA_TABLE int64_t input(int64_t H, bool blends) {
+    return kRows * H + kMoments + (Cell::kStates == 2 && blends ? H : 0);
+  }
 };
 
 }  // namespace bppsa::BPPSA_BACKEND

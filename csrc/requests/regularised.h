@@ -11,11 +11,16 @@ namespace bppsa {
 
 enum class CellKind : int;  // the rows of cells/list.h
 
-// What a forward saves of a step of a sample: rows of H numbers (recurrent/regularised.h), and four
-// more where sums are normalised.
+// Numbers that a forward saves of a step of a sample where sums are normalised. Four are used; as
+// many as this leave rows of whole lines of the cache what they are.
+constexpr int kMomentsOfRow = 16;
+
+// What a forward saves of a step of a sample: rows of H numbers, and these
+// (recurrent/regularised_row.h).
 BPPSA_ON_HOST constexpr int64_t regularised_width(int slots, int states, int normalised_gates,
-                                                  int64_t H) {
-  return (slots + (states == 2 ? 2 : 0) + normalised_gates) * H + (normalised_gates ? 4 : 0);
+                                                  bool blends, bool keeps_input, int64_t H) {
+  const int of_c = states == 2 ? 1 + blends : 0, of_sums = normalised_gates * (1 + keeps_input);
+  return (slots + of_c + of_sums) * H + (normalised_gates ? kMomentsOfRow : 0);
 }
 
 struct RegularisedRequest {
@@ -39,13 +44,21 @@ struct RegularisedRequest {
   double zoneout;
   int64_t step;         // of the output: (T, B, H), samples side by side
   int64_t saved_width;  // of what the forward saves for the backward: (T, B, saved_width)
+  // The input's sums (T, B, GH), contiguous in GH; or, on a CPU, with w_ih (GH, I) the input, whose
+  // sums W_ih x + b_ih are; with norm_ih (GH) those are normalised before b_ih is added. A
+  // backward needs it only with w_ih. Null where there are none: b_ih (GH), norm_ih.
+  const void* x;
+  int64_t x_stride[2];
+  int64_t I;
+  const void *w_ih, *b_ih, *norm_ih;
 
-  BPPSA_ON_HOST bool blends() const { return kept_h || kept_c || zoneout != 0; }
+  BPPSA_EVERYWHERE bool blends() const { return kept_h || kept_c || zoneout != 0; }
+  // Whether a forward keeps what it normalised of the input's sums: those of few inputs are made
+  // again sooner than they are written and read.
+  BPPSA_EVERYWHERE bool keeps_input() const { return norm_ih && I > 128; }
 };
 
 struct RegularisedForwardRequest : RegularisedRequest {
-  const void* x;  // (T, B, GH), contiguous in GH: the input's sums
-  int64_t x_stride[2];
   void *output, *saved;  // saved in the order in which steps are walked; null if not wanted
   void *h_n, *c_n;       // (B, H); c_n where the cell has a c
 };
@@ -56,10 +69,11 @@ struct RegularisedBackwardRequest : RegularisedRequest {
   const void* grad;  // (T, B, H), contiguous in H, or null for zeros
   int64_t grad_stride[2];
   const void *grad_hn, *grad_cn;  // (B, H), or null
-  void* grad_x;                   // (T, B, GH), contiguous
+  void* grad_x;                   // (T, B, GH), or with w_ih (T, B, I), contiguous
   int64_t grad_x_step;
   void *grad_h0, *grad_c0;
   void *grad_w_hh, *grad_b_hh, *grad_norm_hh, *grad_norm_c, *grad_b_c;
+  void *grad_w_ih, *grad_b_ih, *grad_norm_ih;
 };
 
 }  // namespace bppsa

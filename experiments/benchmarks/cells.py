@@ -131,9 +131,7 @@ def by_scan(module: bl.nn.Recurrent) -> Run:
 def prepared(module: bl.nn.Recurrent, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """The weights by name, and what steps need of the input."""
     w = module._named(module.all_weights[0])
-    takes_input = not module.marks  # its operator does, so that `project` leaves it as it is
-    of_all = bl.nn.Recurrent.project(module, x, w, 0) if takes_input else module.project(x, w, 0)
-    return w, of_all
+    return w, module.project(x, w, 0)
 
 
 def step_of(module: torch.nn.Module, run: Run, x: Tensor, grad: Tensor) -> timing.Step:

@@ -30,18 +30,19 @@ LAYER = [*storage, ("cell", ctypes.c_int), ("diagonal", ctypes.c_bool), *numbers
          *pointers("h0", "c0", "w_hh", "b_hh", "norm_hh", "norm_c", "b_c", "enters", "kept_h",
                    "kept_c"),
          *numbers("kept_step"), ("zoneout", ctypes.c_double),
-         *numbers("step", "saved_width")]  # fmt: skip
+         *numbers("step", "saved_width"), *pointers("x"), ("x_stride", ctypes.c_int64 * 2),
+         *numbers("I"), *pointers("w_ih", "b_ih", "norm_ih")]  # fmt: skip
 ForwardRequest = mirror(
-    "RegularisedForwardRequest", LAYER, pointers("x"), [("x_stride", ctypes.c_int64 * 2)],
-    pointers("output", "saved", "h_n", "c_n"),
+    "RegularisedForwardRequest", LAYER, pointers("output", "saved", "h_n", "c_n")
 )  # fmt: skip
 BackwardRequest = mirror(
     "RegularisedBackwardRequest", LAYER, pointers("output", "saved", "grad"),
     [("grad_stride", ctypes.c_int64 * 2)], pointers("grad_hn", "grad_cn", "grad_x"),
     numbers("grad_x_step"),
     pointers("grad_h0", "grad_c0", "grad_w_hh", "grad_b_hh", "grad_norm_hh", "grad_norm_c",
-             "grad_b_c"),
+             "grad_b_c", "grad_w_ih", "grad_b_ih", "grad_norm_ih"),
 )  # fmt: skip
+ENTERS = Regularised._fields.index("enters")  # those before have gradients
 CELL = {name: i for i, name in enumerate(CELLS)}  # the rows of csrc/cells/list.h
 
 
@@ -62,7 +63,8 @@ def emulate(library, cell, o, zoneout, reverse, incoming, saves=True, **device):
     def room(*shape):
         return torch.full(shape, math.nan, dtype=x.dtype)
 
-    width, sign = _saved_width(cell, H, normalised), -1 if reverse else 1
+    blends = zoneout != 0 or o.kept_h is not None
+    width, sign = _saved_width(cell, H, normalised, blends, False), -1 if reverse else 1
     output, h_n, c_n, saved = room(T, B, H), room(B, H), room(B, H), room(T, B, width)
     named = ("h0", "c0", "w_hh", "b_hh", "norm_hh", "norm_c", "b_c", "enters")
     layer = {
@@ -98,10 +100,10 @@ def emulate(library, cell, o, zoneout, reverse, incoming, saves=True, **device):
 
 
 def on_the_cpu(cell, o, zoneout, reverse, incoming):
-    leaves = [t.clone().requires_grad_() if t is not None and i < 8 else t
+    leaves = [t.clone().requires_grad_() if t is not None and i < ENTERS else t
               for i, t in enumerate(o)]  # fmt: skip
     results = regularised(cell, Regularised(*leaves), zoneout, reverse)
-    given = [t for t in leaves[:8] if t is not None]
+    given = [t for t in leaves[:ENTERS] if t is not None]
     return [*results, *torch.autograd.grad(results, given, incoming[: len(results)])]
 
 

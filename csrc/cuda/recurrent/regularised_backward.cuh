@@ -27,7 +27,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   using Saved = typename View::Saved;
   using Blocks = Normalised<Cell>;
   const View view{request};
-  const int64_t H = view.H, GH = view.GH, width = Saved::width(H);
+  const int64_t H = view.H, GH = view.GH, width = request.saved_width;
+  const int64_t c_after = Saved::c_after(H, request.blends());
   const Real share = Real(request.zoneout);
   Real* const room = reinterpret_cast<Real*>(shared_memory());
   Real *const g_h = room + kMostWarps, *const g_c = g_h + H, *const past_h = g_c + H;
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
 #pragma unroll
           for (int i = 0; i < Cell::kSlots; ++i) slot[i] = row[i * H + k];
           before = !View::kHasC ? h_before(k)
-                   : t          ? row[Saved::kCAfter * H + k - request.B * width]
+                   : t          ? row[c_after + k - request.B * width]
                                 : view.number(request.c0, b * H + k);
         } else {
           output = row[k];

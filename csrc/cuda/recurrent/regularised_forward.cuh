@@ -14,7 +14,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
   using Saved = typename View::Saved;
   using Blocks = Normalised<Cell>;
   const View view{request};
-  const int64_t H = view.H, GH = view.GH, width = Saved::width(H);
+  const int64_t H = view.H, GH = view.GH, width = request.saved_width;
+  const int64_t c_after = Saved::c_after(H, request.blends());
   const Real share = Real(request.zoneout);
   Real* const room = reinterpret_cast<Real*>(shared_memory());
   Real *const h = room + kMostWarps, *const c = h + H, *const entering = c + H;
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
         if constexpr (View::kHasC) row[Saved::kC * H + k] = after.c;
         if constexpr (!(View::kHasC && kNormalised)) show(k, after.h);
         if constexpr (View::kHasC)
-          row[Saved::kCAfter * H + k] = c[k] = blended(request.kept_c, k, c[k], after.c);
+          row[c_after + k] = c[k] = blended(request.kept_c, k, c[k], after.c);
       });
       __syncthreads();
       if constexpr (View::kHasC && kNormalised) {
@@ -130,7 +131,6 @@ __global__ void __launch_bounds__(kThreadsOfBlock)
 
 template <class Cell, bool kNormalised, typename Real>
 void regularised_forward(const RegularisedForwardRequest& request, Launcher& launch) {
-  using Saved = SavedRow<Cell, kNormalised>;
   const int64_t H = request.H, GH = Cell::kGates * H;
   const Real* w_t = static_cast<const Real*>(request.w_hh);
   if (!request.diagonal) {
@@ -139,7 +139,7 @@ void regularised_forward(const RegularisedForwardRequest& request, Launcher& lau
     w_t = transposed;
   }
   Real* const unsaved =
-      request.saved ? nullptr : launch.template allocate<Real>(request.B * Saved::width(H));
+      request.saved ? nullptr : launch.template allocate<Real>(request.B * request.saved_width);
   launch("regularised forward", regularised_forward_kernel<Cell, kNormalised, Real>, request.B,
          regularised_threads(GH), (kMostWarps + 3 * H + GH) * sizeof(Real), request, w_t, unsaved);
 }
