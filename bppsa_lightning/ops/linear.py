@@ -61,7 +61,7 @@ def joins(x: Tensor, weight: Tensor) -> bool:
     """
     if x.device.type not in ("cpu", "meta") or not _has_kernel():
         return False
-    return weight.numel() <= _MOST_JOINED and weight.shape[1] <= _MOST_INPUTS_JOINED
+    return 0 < weight.numel() <= _MOST_JOINED and weight.shape[1] <= _MOST_INPUTS_JOINED
 
 
 def _is_ours(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:

@@ -68,8 +68,9 @@ Request regularised_request(const Regularised& of, const Tensor& like) {
   request.norm_hh = operand(of.norm_hh, "norm_hh", like, {GH});
   request.norm_c = operand(of.norm_c, "norm_c", like, {H});
   request.b_c = operand(of.b_c, "b_c", like, {H});
-  STD_TORCH_CHECK(!of.w_ih.has_value() || (Device::kTakesInput && of.w_ih->dim() == 2),
-                  "w_ih: wanted (GH, I), on a CPU; elsewhere none, and the input's sums as x");
+  STD_TORCH_CHECK(
+      !of.w_ih.has_value() || (Device::kTakesInput && of.w_ih->dim() == 2 && of.w_ih->size(1) >= 1),
+      "w_ih: wanted (GH, I), on a CPU; elsewhere none, and the input's sums as x");
   STD_TORCH_CHECK(of.w_ih.has_value() ? normalised || !of.norm_ih.has_value()
                                       : !(of.b_ih.has_value() || of.norm_ih.has_value()),
                   "b_ih, norm_ih: found one, wanted none without w_ih, or without norm_hh");

@@ -16,15 +16,11 @@ struct RegularisedInput {
   const RegularisedLayer<Cell, kNormalised, T>& layer;
   const NormalisedSums<Cell, T> norm{layer.H};
 
-  // Rows of a slab: enough to be worth a product, few enough for the second-level cache; more
-  // where the weights' gradients, to which each slab adds, are large.
-  static constexpr int64_t kRows = 256, kMostRows = 256;
-  // Steps of n samples.
-  int64_t slab(int64_t n) const {
-    const int64_t of_weights = layer.GH * (layer.H + (layer.w_ih ? layer.I : 0));
-    const int64_t rows = of_weights > int64_t(1) << 18 ? kMostRows : kRows;
-    return max(int64_t(1), min(rows / n, layer.steps));
-  }
+  // A slab's rows: enough to be worth a product, few enough for the second-level cache.
+  static constexpr int64_t kSlabRows = 256;
+
+  // Its steps of n samples.
+  int64_t slab(int64_t n) const { return max(int64_t(1), min(kSlabRows / n, layer.steps)); }
 
   bool normalised() const { return kNormalised && layer.norm_ih; }
   bool keeps() const { return kNormalised && layer.request.keeps_input(); }
@@ -65,7 +61,7 @@ struct RegularisedInput {
         norm.forward(rows, {sums, layer.GH}, normal, scales, layer.norm_ih, layer.b_ih,
                      {sums, layer.GH});
       };
-      T unread[kMostRows * 2];
+      T unread[kSlabRows * 2];
       if (!saved || !keeps()) return normalise(slab.rows(), to, {}, {unread, 2});
       for (int64_t t = slab.lo; t < slab.hi; ++t)
         normalise(slab.n, to + (t - slab.lo) * slab.n * layer.GH, kept(saved, t, slab.b),
@@ -94,7 +90,7 @@ struct RegularisedInput {
           go_back(n, d.from((t - slab.lo) * n), kept(saved, t, slab.b),
                   scales_kept(saved, t, slab.b));
       } else {
-        T scales[kMostRows * 2];
+        T scales[kSlabRows * 2];
         multiply(w_sums, slab, x, {}, {again, n * GH, GH});
         norm.forward(slab.rows(), {again, GH}, {again, GH}, {scales, 2}, nullptr, nullptr, {});
         go_back(slab.rows(), d, {again, GH}, {scales, 2});
