@@ -69,6 +69,10 @@ NORMALISED = ("gru", "lstm")
 # GPU has as many bytes.
 _WARPS_OF_BLOCK, _NUMBERS_OF_UNIT, _SHARED_MEMORY = 16, 9, 48 * 1024
 
+# Of csrc/requests/regularised.h: numbers beside the rows of what is normalised, and up to how many
+# inputs nothing is kept of them.
+_MOMENTS, _MOST_MADE_AGAIN = 16, 128
+
 # Of the operands, those that have gradients.
 _DIFFERENTIABLE = 11
 
@@ -176,12 +180,10 @@ def _check(cell: str, operands: Regularised, zoneout: float) -> None:
         if tensor is None:
             continue
         if shape is None:
-            wanted = (
-                "None for this cell"
-                if name in ("c0", "norm_c", "b_c", "kept_c")
-                else ("None without w_ih" if not takes else "None without norm_hh")
-            )
-            raise ValueError(f"{name}: found a tensor, wanted {wanted}")
+            why = "for this cell"
+            if name in ("b_ih", "norm_ih"):
+                why = "without norm_hh" if takes else "without w_ih"
+            raise ValueError(f"{name}: found a tensor, wanted None {why}")
         check_tensor(name, tensor, (torch.bool,) if mask else FLOATS)
         check_shape(name, tensor, shape)
         if not mask:
@@ -250,7 +252,7 @@ def _saved_width(cell: str, H: int, normalised: bool, blends: bool, keeps_input:
     record = CELLS[cell]
     slots = (4 if record.saved else 1) + (1 + blends) * record.has_c
     of_sums = record.gates * normalised * (1 + keeps_input)
-    return (slots + of_sums) * H + 16 * normalised
+    return (slots + of_sums) * H + _MOMENTS * normalised
 
 
 @torch.library.register_fake("bppsa::regularised")
@@ -258,7 +260,7 @@ def _(cell: str, x: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tenso
     T, B, _ = x.shape
     o, zoneout, saves = Regularised(x, *others[:-3]), others[-3], others[-1]
     H, blends = o.w_hh.shape[-1], bool(zoneout) or o.kept_h is not None or o.kept_c is not None
-    keeps_input = o.norm_ih is not None and bool(x.shape[2] > 128)
+    keeps_input = o.norm_ih is not None and bool(x.shape[2] > _MOST_MADE_AGAIN)
     width = _saved_width(cell, H, o.norm_hh is not None, blends, keeps_input)
     c_n = x.new_empty(B if CELLS[cell].has_c else 0, H)
     saved = x.new_empty(T if saves else 0, B, width)

@@ -1,7 +1,7 @@
 // One recurrent layer with layer normalisation, recurrent dropout or zoneout, in one direction.
 //
-// T steps, B batch, H state, G gates. All strides count elements and may be negative: a layer that
-// runs backwards in time has its pointers at the last step.
+// T steps, B batch, I input, H state, G gates. All strides count elements and may be negative: a
+// layer that runs backwards in time has its pointers at the last step.
 #pragma once
 
 #include "everywhere.h"
