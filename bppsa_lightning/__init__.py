@@ -29,6 +29,7 @@ if TYPE_CHECKING or not _command.waiting:
     from bppsa_lightning.explain import explain
     from bppsa_lightning.layerpipe import strategy as _layerpipe
     from bppsa_lightning.planner import Plan
+    from bppsa_lightning.registries import register_flops as _register_flops
     from bppsa_lightning.registries import register_strategies as _register_strategies
     from bppsa_lightning.registries import register_with_opacus as _register_with_opacus
     from bppsa_lightning.steps.scan import scan
@@ -86,6 +87,7 @@ if TYPE_CHECKING or not _command.waiting:
 
     _register_strategies()
     _register_with_opacus()
+    _register_flops()
     _work_alone_after_fork()
 
 

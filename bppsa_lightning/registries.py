@@ -1,4 +1,4 @@
-"""The strategies' names in Lightning's registries, as soon as there are registries; and Opacus.
+"""The strategies' names in Lightning's registries, as soon as there are registries; and others'.
 
 Nothing is imported for it: a registry that is not there yet is waited for.
 """
@@ -14,6 +14,7 @@ from typing import Any
 from bppsa_lightning import chain_strategy, fabric, private, strategy
 from bppsa_lightning._trees import TREES, Tree, in_trees
 from bppsa_lightning.layerpipe import strategy as layerpipe
+from bppsa_lightning.ops import flops
 
 
 class _AfterImport(MetaPathFinder):
@@ -88,6 +89,11 @@ def register_with_opacus() -> None:
     after_import(
         {private.HOOKS: private.leave_out_attached, private.VALIDATORS: private.accept_attached}
     )
+
+
+def register_flops() -> None:
+    """The operators' formulas in PyTorch's counter: see `bppsa_lightning.ops.flops`."""
+    after_import({flops.COUNTER: flops.register})
 
 
 def _register(tree: Tree, one: Any, several: Any, strategies: ModuleType) -> None:

@@ -89,12 +89,15 @@ def test_the_model_summary_is_the_same_in_fit():
     seen = []
 
     class Summed(Classifier):
+        example_input_array = torch.zeros(2, 5, 3)
+
         def on_train_start(self):
             seen.append(str(ModelSummary(self, max_depth=2)))
 
     for strategy in (STOCK, "bppsa"):
         fit(strategy, Summed)
     assert seen[0] == seen[1] and "GRU" not in seen[0] and "RNN" in seen[0]
+    assert "Total Flops" in seen[0]
 
 
 def test_two_trainers_in_turns_share_a_strategy():
