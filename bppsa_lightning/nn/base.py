@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning import ops
@@ -192,6 +193,13 @@ class Recurrent(nn.Module):
     def flatten_parameters(self) -> None:
         """Does nothing: for programs that call it of PyTorch's modules."""
 
+    def __prepare_scriptable__(self) -> nn.Module:
+        """What torch.jit.script compiles in place of this module."""
+        raise NotImplementedError(
+            f"torch.jit.script: found a bl.nn.{type(self).__name__}, which PyTorch has no layer "
+            "for; wanted torch.jit.trace (for one number of steps), torch.export or torch.compile"
+        )
+
     def extra_repr(self) -> str:
         text = f"{self.input_size}, {self.hidden_size}"
         defaults = {
@@ -227,6 +235,10 @@ class Recurrent(nn.Module):
         Raises:
             TypeError, ValueError, RuntimeError: as PyTorch's modules, with their words.
         """
+        if isinstance(input, Proxy):  # torch.fx keeps the layer whole, as PyTorch's
+            given = {k: v for k, v in (("hx", hx), ("reset", reset)) if v is not None}
+            path = input.tracer.path_of_module(self)
+            return input.tracer.create_proxy("call_module", path, (input,), given)
         if reset is None and not isinstance(input, PackedSequence):
             return self._run(input, hx, None)
         return self._run_beside_a_graph(input, hx, reset)

@@ -35,13 +35,26 @@ class OfTorch(OfInput):
             raise TypeError(
                 f"layer: found {type(layer).__name__}, wanted a torch.nn.{cls.__name__}"
             )
-        names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"]
-        names += ["bidirectional"] + ["proj_size"] * cls.projects
-        names += ["nonlinearity"] * hasattr(layer, "nonlinearity")
-        made = cls(**{name: getattr(layer, name) for name in names}, device="meta", **options)
-        for name, parameter in layer.named_parameters():
-            made.register_parameter(name, parameter)
-        return made.train(layer.training)
+        return _moved(layer, cls, options)
+
+    def to_torch(self) -> nn.RNNBase:
+        """The same layer of torch.nn, with the very parameters of this one.
+
+        Raises:
+            ValueError: zoneout or, in training, recurrent dropout, which PyTorch's layers lack.
+        """
+        kind = getattr(nn, self._config.cell.name.partition("_")[0].upper())
+        for name in ("zoneout", "recurrent_dropout") if self.is_noisy else ():
+            if p := getattr(self, name):
+                mode = "training" if self.training else "evaluation"
+                raise ValueError(
+                    f"{name}: found {p} in {mode}, wanted 0, as torch.nn.{kind.__name__} has none"
+                )
+        made: nn.RNNBase = _moved(self, kind, {})
+        return made
+
+    def __prepare_scriptable__(self) -> nn.RNNBase:
+        return self.to_torch()
 
     def for_rows(self, w: Weights) -> by_rows.Weights | None:
         if "weight_hr" in w:
@@ -53,6 +66,17 @@ class OfTorch(OfInput):
 
     def operate(self, x: Tensor, states: Tensors, w: Weights, reverse: bool) -> tuple[Tensor, ...]:
         return stack.run_direction(self._config, x, states, list(w.values()), reverse, "auto")
+
+
+def _moved(layer: nn.Module, to: type[Any], options: dict[str, Any]) -> Any:
+    """A layer of another class with the parameters of this one."""
+    names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"]
+    names += ["bidirectional"] + ["proj_size"] * (to.__name__ == "LSTM")
+    names += ["nonlinearity"] * hasattr(layer, "nonlinearity")
+    made = to(**{name: getattr(layer, name) for name in names}, device="meta", **options)
+    for name, parameter in layer.named_parameters():
+        setattr(made, name, parameter)
+    return made.train(layer.training)
 
 
 def from_state(w: Weights, entering: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Regularised layers step by step, in plain torch: for the second derivatives of `regularised`.
+"""Regularised layers step by step, in plain torch: where `regularised` has no operator.
 
 T steps, B batch, H state, G gates.
 """
@@ -20,10 +20,10 @@ def walk(cell: str, operands: Any, zoneout: float, reverse: bool) -> tuple[Tenso
     zeros = o.x.new_zeros(B, H)
     state = [zeros if s is None else s for s in (o.h0, o.c0)[: 1 + CELLS[cell].has_c]]
     masks, outputs = (o.kept_h, o.kept_c), []
-    steps = range(len(o.x))
-    for t in reversed(steps) if reverse else steps:
+    steps = list(enumerate(o.x.unbind()))  # a trace of which refuses other numbers of steps
+    for t, x in reversed(steps) if reverse else steps:
         entering = state[0] if o.enters is None else state[0] * o.enters
-        now = _step(cell, o, o.x[t], _sums(cell, o, entering), state)
+        now = _step(cell, o, x, _sums(cell, o, entering), state)
         for i, (new, old) in enumerate(zip(now, state, strict=True)):
             blended = torch.lerp(new, old, zoneout) if zoneout else new
             mask = masks[i]

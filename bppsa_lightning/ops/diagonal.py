@@ -7,7 +7,8 @@ back-propagation of a chain, forwards the recurrence itself.
 import torch
 from torch import Tensor
 
-from bppsa_lightning import planner
+from bppsa_lightning import planner, reference
+from bppsa_lightning._context import recorded
 from bppsa_lightning.ops._checks import ALL_FLOATS, check_like, check_tensor, wrong_shape
 from bppsa_lightning.ops.scan import scan_operator
 
@@ -59,6 +60,8 @@ def linear_recurrence(
     """
     _check_linear_recurrence(decay, x, initial)
     decay = decay.expand(x.shape)
+    if recorded() is not None:
+        return reference.linear_recurrence(decay, x, initial)
     if initial is not None:
         x = torch.cat([torch.addcmul(x[:1], decay[:1], initial), x[1:]])
     return _scan(decay[1:], x, algorithm, None, True)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning import _library, planner, reference
-from bppsa_lightning._context import is_transformed
 from bppsa_lightning.ops._autograd import bit_mask, only, register_formula
 from bppsa_lightning.ops._checks import check_like, check_shape, check_tensor, wrong_shape
+from bppsa_lightning.ops._recorded import is_plain
 from bppsa_lightning.ops.diagonal import diagonal_scan
 from bppsa_lightning.ops.log import record_scan
 
@@ -53,7 +53,7 @@ def indrnn(
     """
     _check(x, h0, u, nonlinearity)
     planner.check_algorithm(algorithm, None)
-    if is_transformed():  # by torch.func: in plain torch
+    if is_plain():
         zeros = x.new_zeros(x.shape[1:])
         output = reference.indrnn(x, zeros if h0 is None else h0, u, nonlinearity, reverse)
         return output, output[0 if reverse else -1]

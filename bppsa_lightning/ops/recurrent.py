@@ -12,9 +12,10 @@ from torch.distributed import ProcessGroup
 
 from bppsa_lightning import planner
 from bppsa_lightning._cells import CELLS, Cell
-from bppsa_lightning._context import is_transformed
+from bppsa_lightning._context import is_transformed, recorded
 from bppsa_lightning._library import missing_recurrent_kernels
 from bppsa_lightning.ops._checks import check_like, check_shape, check_tensor, wrong_shape
+from bppsa_lightning.ops._recorded import recorded_layer
 from bppsa_lightning.ops._recurrent_autograd import (
     Operands,
     RecurrentFunction,
@@ -242,6 +243,8 @@ def run_layer(
     """
     if is_transformed():
         return transformed_layer(cell, operands, reverse, algorithm)
+    if recorded() is not None:
+        return recorded_layer(cell, operands, reverse)
     operands, differentiated = laid_out(operands)
     differentiated = differentiated and torch.is_grad_enabled()
     if plan is None and torch.compiler.is_compiling():

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from bppsa_lightning import _library, planner
 from bppsa_lightning._cells import CELLS
-from bppsa_lightning._context import is_transformed
 from bppsa_lightning.ops._autograd import (
     bit_mask,
     differentiable_gradients,
@@ -20,6 +19,7 @@ from bppsa_lightning.ops._autograd import (
     register_formula,
 )
 from bppsa_lightning.ops._checks import FLOATS, check_like, check_shape, check_tensor, wrong_shape
+from bppsa_lightning.ops._recorded import is_plain
 from bppsa_lightning.ops._regularised_plain import of_sums, walk
 from bppsa_lightning.ops.linear import joins
 from bppsa_lightning.ops.log import record_scan
@@ -114,7 +114,7 @@ def regularised(
     _check(cell, operands, zoneout)
     if operands.enters is not None:
         operands = operands._replace(enters=operands.enters.detach())
-    if is_transformed():  # by torch.func
+    if is_plain():
         return walk(cell, operands, float(zoneout), bool(reverse))
     if operands.w_ih is not None and not joins(operands.x, operands.w_ih):
         operands = of_sums(cell, operands)

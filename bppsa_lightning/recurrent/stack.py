@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning import ops, planner
 from bppsa_lightning._cells import Cell
-from bppsa_lightning._context import is_transformed
+from bppsa_lightning._context import is_transformed, recorded
 from bppsa_lightning.recurrent import precision
 from bppsa_lightning.recurrent.config import Stack
 from bppsa_lightning.recurrent.packed import PackedScan, Scan, Tensors
@@ -71,7 +71,8 @@ def run_dense(
         output, last = layers(input.unsqueeze(1), states, weights)
         return output.squeeze(1), as_hx([state.squeeze(1) for state in last])
     x = input.transpose(0, 1) if batch_first else input
-    if batch_first and weights[0].requires_grad and torch.is_grad_enabled():
+    learns = weights[0].requires_grad and torch.is_grad_enabled()
+    if batch_first and learns and recorded() is None:
         # As PyTorch copies it: its owner may change the input in place before the backward.
         x = x.contiguous()
     output, last = layers(x, states, weights)

@@ -1,4 +1,4 @@
-"""FLOPs of the operators, as `torch.utils.flop_counter` counts them, beside PyTorch's own layers'."""
+"""FLOPs of the operators by `torch.utils.flop_counter`, beside those of PyTorch's own layers."""
 
 import pytest
 import torch
