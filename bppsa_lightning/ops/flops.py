@@ -27,6 +27,8 @@ def register(counter: ModuleType) -> None:
         counter: the module `torch.utils.flop_counter`.
     """
     operators = torch.ops.bppsa
+    if operators.recurrent in counter.flop_registry:  # by this package, imported before
+        return
     for formula, names in _FORMULAS.items():
         counter.register_flop_formula([getattr(operators, name) for name in names])(formula)
     counter.register_flop_formula(operators.multiply_csr, get_raw=True)(_multiply_csr)

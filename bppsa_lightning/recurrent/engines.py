@@ -24,7 +24,7 @@ _TILE_ROWS = 4
 
 # Seconds of windows on a CPU that are Python's, beside those of their calls: what leaves "auto"
 # least behind, at sizes that tables have and at others (experiments/benchmarks/windows_auto.py).
-_PYTHON_SECONDS = 150e-6
+_PYTHON_SECONDS = 110e-6
 
 # How many times as fast windows must promise to be: less than what estimates are wrong by is no
 # gain, and they are wrong by more where no step was measured with so many threads.
@@ -52,7 +52,7 @@ def least_gain() -> float:
 def _calls(call: float) -> tuple[float, float]:
     """What windows take on a CPU beside their steps, without a head and with one, in calls."""
     more = _PYTHON_SECONDS / call
-    return 3 + more, 5 + more
+    return 1.5 + more, 3.5 + more
 
 
 def _rows() -> int:

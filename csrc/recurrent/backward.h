@@ -14,7 +14,7 @@
 #pragma once
 
 #include "../scan/scan.h"
-#include "gradients.h"
+#include "backward_by_units.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -130,6 +130,9 @@ struct LayerBackward {
     if (B == 0) return gradients.finish();
     if (plan.algorithm != Algorithm::linear)
       in_stretches(plan);
+    else if (const auto parts = UnitParts<T>::template of<Cell>(layer, parallel.threads);
+             parts.count > 1 && !recomputes())
+      B == 1 ? by_units<true>(parts) : by_units<false>(parts);
     else if (groups.count >= parallel.threads)
       group_by_group(groups);
     else
@@ -138,44 +141,15 @@ struct LayerBackward {
   }
 
  private:
-  // dL/d(state T) of samples [b, b + n), as rows of the chain's state.
-  void enter(int64_t b, int64_t n, T* g) const {
-    const ConstRows<T> u = Chain::direct(request, layer.steps, b);
-    const ConstRows<T> last_h{static_cast<const T*>(request.grad_hn), layer.P};
-    const ConstRows<T> last_c{static_cast<const T*>(request.grad_cn), layer.H};
-    for (int64_t r = 0; r < n; ++r, g += state) {
-      copy_padded(layer.P, u.at(r, 0), g);
-      for (int64_t p = 0; last_h && p < layer.P; ++p) g[p] += last_h[b + r][p];
-      if (Cell::kStates == 2) copy_padded(layer.H, last_c.at(b + r, 0), g + layer.padded_P);
-    }
-  }
-
-  // dL/d(state 0) to the results of the layer.
-  void leave(int64_t b, int64_t n, const T* g) const {
-    const Rows<T> h0{static_cast<T*>(request.grad_h0), layer.P};
-    const Rows<T> c0{static_cast<T*>(request.grad_c0), layer.H};
-    for (int64_t r = 0; r < n; ++r, g += state) {
-      if (h0) std::memcpy(h0[b + r], g, layer.P * sizeof(T));
-      if (c0) std::memcpy(c0[b + r], g + layer.padded_P, layer.H * sizeof(T));
-    }
-  }
+  void enter(int64_t b, int64_t n, T* g) const { Chain::enter(request, layer, b, n, g); }
+  void leave(int64_t b, int64_t n, const T* g) const { Chain::leave(request, layer, b, n, g); }
 
   // Whether no gradient reaches a slab: neither by what is carried into it nor directly.
   bool unreached(const Slab<T>& slab, const T* carry) const {
     return all_zero(carry, slab.n * state) && silent(slab);
   }
 
-  // Whether no direct gradient enters at the states before the steps of a slab.
-  bool silent(const Slab<T>& slab) const {
-    for (int64_t t = slab.hi - 1; t >= slab.lo; --t) {
-      const ConstRows<T> u = Chain::direct(request, t, slab.b);
-      if (!u) continue;
-      const bool joined = u.ld == layer.P;
-      for (int64_t r = 0; r < (joined ? 1 : slab.n); ++r)
-        if (!all_zero(u[r], joined ? slab.n * layer.P : layer.P)) return false;
-    }
-    return true;
-  }
+  bool silent(const Slab<T>& slab) const { return is_silent<Cell>(request, slab); }
 
   // Where no gradient enters, probes of 1/64 of the chain are walked, until nothing is left of what
   // is carried; or until one of them has not faded it by a sixteenth of the type's range, at which
@@ -216,6 +190,12 @@ struct LayerBackward {
                      [&](int64_t i) { gradients.add_share(0, i, parallel.threads, now); });
     }
     leave(0, B, carry.data);
+  }
+
+  template <bool kAlone>
+  void by_units(const UnitParts<T>& parts) {
+    BackwardByUnits<Cell, kAlone>{request, layer, gradients, parts, slab_steps(B), row}.run(
+        parallel);
   }
 
   // Each worker takes whole groups of samples.

@@ -28,7 +28,8 @@ struct Slab : SlabGradients<T> {
   bool read_by_other_core = false;  // d
 };
 
-template <class Cell_>
+// (Of a part of a layer it is no chain, but its steps are.)
+template <class Cell_, bool kPart = false>
 struct LayerChain {
   using Cell = Cell_;
   using T = typename Cell::T;
@@ -58,8 +59,7 @@ struct LayerChain {
 
   template <bool Final>
   BPPSA_INLINE void step(int64_t t, int64_t b, int64_t n, const T* g, T* out, T* scratch) const {
-    BackwardStep<T> s = of_step(t, b, n, g, out, scratch);
-    s.direct = direct(request, slab.lo + t - 1, slab.b + b);
+    BackwardStep<T> s = walked(t, b, n, g, out, scratch);
     if (Final) s.d = slab.d.at(t - 1, b);
     if (Final && slab.read_by_other_core && t > kAhead)
       prefetch_to_write(s.d.data - kAhead * slab.d.step, n * slab.d.sample);
@@ -67,6 +67,14 @@ struct LayerChain {
       backward_step<Cell>(layer, weights, s);
     else
       backward(s);
+  }
+
+  // Step t of a walk: the gradients that enter are the chain's.
+  BPPSA_INLINE BackwardStep<T> walked(int64_t t, int64_t b, int64_t n, const T* g, T* out,
+                                      T* scratch) const {
+    BackwardStep<T> s = of_step(t, b, n, g, out, scratch);
+    s.direct = direct(request, slab.lo + t - 1, slab.b + b).from_column(first_unit());
+    return s;
   }
 
   void materialise(int64_t t, int64_t b, T* P) const {
@@ -91,8 +99,36 @@ struct LayerChain {
             request.grad_stride[1]};
   }
 
+  // dL/d(state T) of samples [b, b + n), as rows of the chain's state.
+  static void enter(const RecurrentBackwardRequest& request, const Layer<T>& layer, int64_t b,
+                    int64_t n, T* g) {
+    const ConstRows<T> u = direct(request, layer.steps, b);
+    const ConstRows<T> last_h{static_cast<const T*>(request.grad_hn), layer.P};
+    const ConstRows<T> last_c{static_cast<const T*>(request.grad_cn), layer.all};
+    for (int64_t r = 0; r < n; ++r, g += state(layer)) {
+      copy_padded(layer.shown, u.at(r, layer.first), g);
+      const T* of_h = last_h.at(b + r, layer.first);
+      for (int64_t p = 0; of_h && p < layer.shown; ++p) g[p] += of_h[p];
+      if (Cell::kStates == 2)
+        copy_padded(layer.H, last_c.at(b + r, layer.first), g + layer.padded_P);
+    }
+  }
+
+  // dL/d(state 0) to the results of the layer.
+  static void leave(const RecurrentBackwardRequest& request, const Layer<T>& layer, int64_t b,
+                    int64_t n, const T* g) {
+    const Rows<T> h0{static_cast<T*>(request.grad_h0), layer.P};
+    const Rows<T> c0{static_cast<T*>(request.grad_c0), layer.all};
+    for (int64_t r = 0; r < n; ++r, g += state(layer)) {
+      if (h0) std::memcpy(h0.at(b + r, layer.first), g, layer.shown * sizeof(T));
+      if (c0) std::memcpy(c0.at(b + r, layer.first), g + layer.padded_P, layer.H * sizeof(T));
+    }
+  }
+
  private:
   static constexpr int64_t kAhead = 8;  // steps
+
+  int64_t first_unit() const { return kPart ? layer.first : 0; }
 
   __attribute__((noinline)) void backward(const BackwardStep<T>& s) const {
     backward_step<Cell>(layer, weights, s);
@@ -105,11 +141,11 @@ struct LayerChain {
     BackwardStep<T> s{};
     s.n = n;
     s.g = {g, state_width()};
-    s.kept = slab.kept.at(t - 1, b);
-    s.h = layer.h(step, sample);
-    s.h_prev = layer.h(step - 1, sample);
+    s.kept = slab.kept.at(t - 1, b).from_column(Cell::kSlots * first_unit());
+    s.h = layer.h(step, sample).from_column(first_unit());
+    s.h_prev = layer.h(step - 1, sample).from_column(first_unit());
     if constexpr (Cell::kStates == 2) {
-      s.c_prev = layer.c(step - 1, sample);
+      s.c_prev = layer.c(step - 1, sample).from_column(first_unit());
       s.c_width = layer.c_width(step - 1);
     }
     s.d = {scratch, slab.d.sample};
@@ -118,5 +154,18 @@ struct LayerChain {
     return s;
   }
 };
+
+// Whether no direct gradient enters at the states before the steps of a slab.
+template <class Cell, typename T = typename Cell::T>
+bool is_silent(const RecurrentBackwardRequest& request, const SlabGradients<T>& slab) {
+  for (int64_t t = slab.hi - 1; t >= slab.lo; --t) {
+    const ConstRows<T> u = LayerChain<Cell>::direct(request, t, slab.b);
+    if (!u) continue;
+    const bool joined = u.ld == request.P;
+    for (int64_t r = 0; r < (joined ? 1 : slab.n); ++r)
+      if (!all_zero(u[r], joined ? slab.n * request.P : request.P)) return false;
+  }
+  return true;
+}
 
 }  // namespace bppsa::BPPSA_ISA

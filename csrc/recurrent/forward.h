@@ -5,7 +5,7 @@
 // thread's samples share (nor next to one: the cores fetch ahead).
 #pragma once
 
-#include "../simd/parallel.h"
+#include "by_units.h"
 #include "step.h"
 
 namespace bppsa::BPPSA_ISA {
@@ -52,71 +52,142 @@ struct InputPart {
   }
 };
 
-// One sample alone is a chain of short steps, of which each test and address would be a good part:
-// kAlone, so that none is left.
+// The state of n samples, and the one after it: where a step reads what the step before has
+// written.
+template <typename T>
+struct States {
+  const int64_t width;  // numbers a sample
+  Buffer<T> memory;
+
+  States(const Layer<T>& layer, int64_t n)
+      : width(whole_vectors<T>(layer.P)), memory(2 * n * width) {}
+  Rows<T> at(int64_t t, int64_t n) const { return {memory.data + t % 2 * n * width, width}; }
+};
+
+// n samples' steps, of a layer or of a part of it.
+template <class Cell, bool kAlone, typename T = typename Cell::T>
+struct GroupForward {
+  const RecurrentForwardRequest& request;
+  const Layer<T>& layer;
+  const PackedWeightsOf<Cell>& weights;
+  const States<T>& states;  // of the whole layer
+  const int64_t b, samples;
+  const InputPart<Cell> input{layer, weights, b, samples};
+  const int64_t width = whole_vectors<T>(layer.H);
+  const Buffer<T> memory{samples * ((layer.w_hr ? 2 : 1) * width + Cell::kKept * layer.padded)};
+  const Rows<T> c{memory.data, width};
+
+  // The first state: the part's own units of it.
+  void begin() const {
+    const Rows<T> h = states.at(0, samples);
+    for (int64_t r = 0; r < samples; ++r) {
+      copy_padded(layer.shown, layer.h0.at(b + r, layer.first), h[r] + layer.first);
+      if (Cell::kStates == 2) copy_padded(layer.H, layer.c0.at(b + r, layer.first), c[r]);
+    }
+  }
+
+  // Steps [from, to]; they ascend from 1. One sample alone is a chain of short steps, of which each
+  // test and address would be a good part: kAlone, so that none is left, and all that steps read
+  // again and again beside the loop, as stores of vectors may change whatever lies in memory.
+  BPPSA_INLINE void steps(int64_t from, int64_t to) const {
+    const int64_t n = kAlone ? 1 : samples, first = layer.first;
+    const int64_t kept_width = request.kept_width;
+    const int64_t kept_c = kept_width - layer.all_padded + first;
+    const bool keeps_all = Cell::kKept && kept_width == Cell::kKept * layer.all_padded;
+    const Rows<T> c = this->c, gates{c[n], Cell::kKept * layer.padded};
+    const Rows<T> unprojected{layer.w_hr ? gates[n] : nullptr, width};
+    const StepRows<T> outputs{static_cast<T*>(request.output) + first, layer.output.step,
+                              layer.output.sample};
+    const StepRows<T> all_kept{static_cast<T*>(request.kept), layer.kept.step, layer.kept.sample};
+    Rows<T> h = states.at(from - 1, n), h_next = states.at(from, n);
+    ForwardStep<T> step{};
+    step.n = n;
+    step.c_next = c;
+    for (int64_t t = from; t <= to; ++t) {
+      input.of_step(t, step);
+      step.h = {h.data, h.ld};
+      step.before =
+          Cell::kStates == 2 ? ConstRows<T>{c.data, c.ld} : ConstRows<T>{h[0] + first, h.ld};
+      step.out = layer.w_hr ? unprojected : Rows<T>{h_next[0] + first, h_next.ld};
+      const Rows<T> kept = kept_width ? all_kept.at(t - 1, b) : Rows<T>{};
+      step.gates = keeps_all ? Rows<T>{kept[0] + Cell::kSlots * first, kept.ld} : gates;
+      if constexpr (Cell::kStates == 2) step.kept_c = {kept.at(0, kept_c), kept.ld};
+      const Rows<T> output = outputs.at(t - 1, b);
+      step.output = layer.w_hr ? Rows<T>{} : output;
+      // (What keeps no gates is never computed again, and has no function to share.)
+      if constexpr (kAlone || Cell::kKept == 0)
+        forward_step<Cell>(*weights, step);
+      else
+        forward_step_of_rows<Cell>(*weights, step);
+      if (layer.w_hr) {
+        weights.projection(n, {unprojected.data, width}, {}, 0, h_next);
+        for (int64_t r = 0; r < n; ++r) copy_units(layer.P, h_next[r], output[r]);
+      }
+      const Rows<T> swap = h;
+      h = h_next;
+      h_next = swap;
+    }
+  }
+
+  void end() const {
+    T* c_n = static_cast<T*>(request.c_n) + layer.first;
+    for (int64_t r = 0; Cell::kStates == 2 && r < samples; ++r)
+      std::memcpy(c_n + (b + r) * layer.all, c[r], layer.H * sizeof(T));
+  }
+};
+
 template <class Cell, bool kAlone, typename T = typename Cell::T>
 void forward_group(const RecurrentForwardRequest& request, const Layer<T>& layer,
                    const PackedWeightsOf<Cell>& weights, int64_t b, int64_t samples) {
-  const int64_t n = kAlone ? 1 : samples;
-  const int64_t H = layer.H, P = layer.P;
-  const int64_t width = whole_vectors<T>(H), output_width = whole_vectors<T>(P);
-  const bool keeps_all = Cell::kKept && request.kept_width == Cell::kKept * layer.padded;
-  const InputPart<Cell> input{layer, weights, b, n};
-  Buffer<T> memory(n * (3 * width + 2 * output_width + Cell::kKept * layer.padded));
-  T* next = memory.data;
-  const auto rows = [&](int64_t ld) {
-    const Rows<T> taken{next, ld};
-    next += n * ld;
-    return taken;
-  };
-  Rows<T> h = rows(output_width), h_next = rows(output_width);
-  const Rows<T> c = rows(width), unprojected = rows(layer.w_hr ? width : 0);
-  const Rows<T> gates = rows(Cell::kKept * layer.padded);
-  for (int64_t r = 0; r < n; ++r) {
-    copy_padded(P, layer.h0.at(b + r, 0), h[r]);
-    if (Cell::kStates == 2) copy_padded(H, layer.c0.at(b + r, 0), c[r]);
+  const States<T> states(layer, samples);
+  const GroupForward<Cell, kAlone> group{request, layer, weights, states, b, samples};
+  group.begin();
+  group.steps(1, layer.steps);
+  group.end();
+}
+
+// What one thread does of a group: some units of all samples.
+template <class Cell, bool kAlone, typename T = typename Cell::T>
+struct UnitsForward {
+  const Layer<T> layer;
+  const PackedWeightsOf<Cell> weights{kGatesOfSlots<Cell>, layer};
+  const GroupForward<Cell, kAlone> group;
+
+  UnitsForward(const RecurrentForwardRequest& request, const UnitParts<T>& parts, int64_t i,
+               const States<T>& states)
+      : layer(request, parts.begin(i), parts.size(i)),
+        group{request, layer, weights, states, 0, layer.B} {
+    group.begin();
   }
 
-  const StepRows<T> outputs{static_cast<T*>(request.output), layer.output.step,
-                            layer.output.sample};
-  const int64_t kept_width = request.kept_width;
-  const StepRows<T> all_kept{static_cast<T*>(request.kept), layer.kept.step, layer.kept.sample};
-  ForwardStep<T> step{};
-  step.n = n;
-  step.c_next = c;
-  for (int64_t t = 1; t <= layer.steps; ++t) {
-    input.of_step(t, step);
-    step.h = {h.data, h.ld};
-    step.before = Cell::kStates == 2 ? ConstRows<T>{c.data, c.ld} : step.h;
-    step.out = layer.w_hr ? unprojected : h_next;
-    const Rows<T> kept = kept_width ? all_kept.at(t - 1, b) : Rows<T>{};
-    step.gates = keeps_all ? kept : gates;
-    if constexpr (Cell::kStates == 2)
-      step.kept_c = {kept.at(0, kept_width - layer.padded), kept.ld};
-    const Rows<T> output = outputs.at(t - 1, b);
-    step.output = layer.w_hr ? Rows<T>{} : output;
-    // (What keeps no gates is never computed again, and has no function to share.)
-    if constexpr (kAlone || Cell::kKept == 0)
-      forward_step<Cell>(*weights, step);
-    else
-      forward_step_of_rows<Cell>(*weights, step);
-    if (layer.w_hr) {
-      weights.projection(n, {unprojected.data, width}, {}, 0, h_next);
-      for (int64_t r = 0; r < n; ++r) copy_units(P, h_next[r], output[r]);
-    }
-    const Rows<T> swap = h;
-    h = h_next;
-    h_next = swap;
+  // One function, as all steps are far apart: others' parts lie between them.
+  __attribute__((noinline)) void step(int64_t t) const {
+    group.steps(t, t);
+    if (t == layer.steps) group.end();
   }
-  if constexpr (Cell::kStates == 2)
-    for (int64_t r = 0; r < n; ++r)
-      std::memcpy(static_cast<T*>(request.c_n) + (b + r) * H, c[r], H * sizeof(T));
+};
+
+template <class Cell, bool kAlone, typename T = typename Cell::T>
+void forward_by_units(const RecurrentForwardRequest& request, const Layer<T>& layer,
+                      const UnitParts<T>& parts, const Parallel& parallel) {
+  using Part = UnitsForward<Cell, kAlone>;
+  const States<T> states(layer, layer.B);
+  step_by_step<Part>(
+      parallel, parts.count, layer.steps,
+      [&](int64_t i, std::optional<Part>& place) { place.emplace(request, parts, i, states); },
+      [](const Part& part, int64_t t) { part.step(t); });
 }
 
 template <class Cell>
 void layer_forward(const RecurrentForwardRequest& request, const Parallel& parallel) {
   using T = typename Cell::T;
   const Layer<T> layer(request);
+  if constexpr (!kSeesC<Cell>) {
+    const auto parts = UnitParts<T>::template of<Cell>(layer, parallel.threads);
+    if (parts.count > 1)
+      return (layer.B == 1 ? forward_by_units<Cell, true>
+                           : forward_by_units<Cell, false>)(request, layer, parts, parallel);
+  }
   const SampleGroups groups(layer.B, parallel.threads);
   using Weights = PackedWeightsOf<Cell>;
   for_each_index_reading(

@@ -64,20 +64,28 @@ struct BackwardStep {
 template <typename T>
 struct Layer {
   const RecurrentRequest& request;
-  const int64_t steps = request.T, B = request.B, I = request.I, H = request.H, P = request.P;
-  const int64_t padded = padded_units<T>(H), padded_P = padded_units<T>(P);
+  const int64_t steps = request.T, B = request.B, I = request.I, P = request.P;
+  // A layer may be a part of another, whose state it sees: units [first, first + H) of `all`.
+  const int64_t all = request.H, first, H;
+  const int64_t all_padded = padded_units<T>(all), padded = padded_units<T>(H);
+  const int64_t shown = request.w_hr ? P : H;  // of the state that is put out, the part's
+  const int64_t padded_P = padded_units<T>(shown);
   // Of step 1 and on; what the forward kept: all that the cell wants, an LSTM's c alone, or
   // nothing.
   const StepRows<const T> inputs{typed(request.x), request.x_stride[0], request.x_stride[1]};
   const StepRows<const T> output, kept;
-  const ConstRows<T> h0{typed(request.h0), P}, c0{typed(request.c0), H};
+  const ConstRows<T> h0{typed(request.h0), P}, c0{typed(request.c0), all};
   const T *const w_ih = typed(request.w_ih), *const w_hh = typed(request.w_hh);
   const T *const b_ih = typed(request.b_ih), *const b_hh = typed(request.b_hh);
   const T* const w_hr = typed(request.w_hr);
 
   template <class Request>
-  explicit Layer(const Request& request)
+  explicit Layer(const Request& request) : Layer(request, 0, request.H) {}
+  template <class Request>
+  Layer(const Request& request, int64_t first, int64_t units)
       : request(request),
+        first(first),
+        H(units),
         output{typed(request.output), request.output_stride[0], request.output_stride[1]},
         kept{typed(request.kept), request.kept_stride[0], request.kept_stride[1]} {}
 
@@ -88,7 +96,7 @@ struct Layer {
   ConstRows<T> c(int64_t t, int64_t b) const {
     if (t == 0) return c0.from(b);
     const ConstRows<T> row = kept.at(t - 1, b);
-    return {row.data + request.kept_width - padded, row.ld};
+    return {row.data + request.kept_width - all_padded, row.ld};
   }
   int64_t c_width(int64_t t) const { return t > 0 ? padded : H; }
 

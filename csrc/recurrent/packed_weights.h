@@ -66,6 +66,7 @@ class PackedWeights {
                    int64_t inputs, T* panels);
 
   const Slots<kSlots> from_x_;
+  const int64_t all_, first_;
   const bool takes_sums_;
   Multiplier<T> input_;
   const int64_t width_;
@@ -85,7 +86,7 @@ struct BackwardWeights {
   BackwardWeights(const Layer<T>& layer, int gates, bool needed);
 
   static int64_t bytes(const Layer<T>& layer, int gates) {
-    return (gates + (layer.w_hr ? 1 : 0)) * layer.padded * layer.padded_P * sizeof(T);
+    return (gates + (layer.w_hr ? 1 : 0)) * layer.all_padded * layer.padded_P * sizeof(T);
   }
 };
 
@@ -108,7 +109,7 @@ class PackedWeights<T, kSlots>::Columns {
       for (int slot = 0; slot < kSlots; ++slot)
         for (int64_t i = 0; i < W && k + i < layer.H && slots.gate[slot] >= 0; ++i)
           columns_.data[kSlots * k + slot * W + i] =
-              w + (slots.gate[slot] * layer.H + k + i) * inputs;
+              w + (slots.gate[slot] * layer.all + layer.first + k + i) * inputs;
     });
   }
   // Of all, those that a product has, see columns_of.
@@ -141,6 +142,8 @@ PackedWeights<T, kSlots>::PackedWeights(const GatesOfSlots<kSlots>& gates, const
       input_width(whole_vectors<T>(columns_of<T>(gates.x, layer.padded))),
       projection(needed && layer.w_hr ? layer.H : 0, layer.padded_P),
       from_x_(gates.x),
+      all_(layer.all),
+      first_(layer.first),
       takes_sums_(!layer.w_ih),
       input_(input_apart && layer.w_ih ? layer.I : 0, input_width),
       width_(whole_vectors<T>(kSlots * layer.padded)),
@@ -180,7 +183,7 @@ void PackedWeights<T, kSlots>::input(int64_t n, ConstRows<T> x, Rows<T> to) cons
         const int gate = from_x_.gate[slot];
         if (W == kMaxWidth<T> && gate < 0) continue;
         for (int64_t i = 0; i < W; ++i)
-          *part++ = gate >= 0 && k + i < H ? sums[gate * H + k + i] : T(0);
+          *part++ = gate >= 0 && k + i < H ? sums[gate * all_ + first_ + k + i] : T(0);
       }
     });
     std::memset(part, 0, (to[r] + input_width - part) * sizeof(T));
@@ -210,14 +213,15 @@ void PackedWeights<T, kSlots>::pack(const Layer<T>& layer, const Slots<kSlots>& 
 
 template <typename T>
 BackwardWeights<T>::BackwardWeights(const Layer<T>& layer, int gates, bool needed)
-    : w_hh(needed ? gates * layer.padded : 0, layer.padded_P),
+    : w_hh(needed ? gates * layer.all_padded : 0, layer.padded_P),
       w_hr(needed && layer.w_hr ? layer.P : 0, layer.padded) {
   if (!needed) return;
   panels_by_rows<T>(
-      gates * layer.padded, layer.padded_P, layer.P,
+      gates * layer.all_padded, layer.padded_P, layer.shown,
       [&](int64_t k) {
-        const int64_t gate = k / layer.padded, unit = k % layer.padded;
-        return unit < layer.H ? layer.w_hh + (gate * layer.H + unit) * layer.P : nullptr;
+        const int64_t gate = k / layer.all_padded, unit = k % layer.all_padded;
+        return unit < layer.all ? layer.w_hh + (gate * layer.all + unit) * layer.P + layer.first
+                                : nullptr;
       },
       w_hh.panels());
   if (layer.w_hr)

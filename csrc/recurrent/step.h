@@ -81,12 +81,12 @@ void project_back(const Layer<T>& layer, const BackwardWeights<T>& w, const Back
 }
 
 // A row of s.d: the cell's kRows blocks; with a projection also g_h and the unprojected output,
-// whose products are W_hr's gradient.
+// whose products are W_hr's gradient. Of units, all that does not need the others.
 template <class Cell, typename T = typename Cell::T>
-BPPSA_INLINE void backward_step(const Layer<T>& layer, const BackwardWeights<T>& w,
-                                const BackwardStep<T>& s) {
+BPPSA_INLINE void pull_units(const Layer<T>& layer, const BackwardWeights<T>& w,
+                             const BackwardStep<T>& s) {
   constexpr bool kHasC = Cell::kStates == 2;
-  const int64_t padded = layer.padded, padded_P = layer.padded_P;
+  const int64_t padded = layer.padded, padded_P = layer.padded_P, block = layer.all_padded;
   const bool projected = kHasC && layer.w_hr;
   if (projected) project_back<Cell>(layer, w, s);
   const ConstRows<T> g_h = projected ? ConstRows<T>{s.scratch, padded} : s.g;
@@ -113,21 +113,35 @@ BPPSA_INLINE void backward_step(const Layer<T>& layer, const BackwardWeights<T>&
           Cell::template pull<Math>(factors, g, row_of_d, past);
         }
         T* d = s.d[row] + k;
-        for (int i = 0; i < Cell::kRows; ++i) L::store(d + i * padded, s.d.ld, row_of_d[i]);
+        for (int i = 0; i < Cell::kRows; ++i) L::store(d + i * block, s.d.ld, row_of_d[i]);
         if constexpr (kHasC) {
           L::store(s.out[row] + padded_P + k, s.out.ld, past[1]);
           if (projected)
-            L::store(d + Cell::kRows * padded + padded_P, s.d.ld,
+            L::store(d + Cell::kRows * block + padded_P, s.d.ld,
                      Cell::unprojected(seen.slot, seen.output));
         }
         if constexpr (Cell::kPassesH) L::store(s.scratch + row * padded + k, padded, past[0] + u);
       });
-  clear_padding(s.n, Cell::kRows, layer.H, s.d.data, s.d.ld);
-  const ConstRows<T> recurrent{s.d.data + Cell::kFirstRecurrentRow * padded, s.d.ld};
+  if (layer.first + layer.H == layer.all)
+    clear_padding(s.n, Cell::kRows, layer.all, s.d.data - layer.first, s.d.ld);
+}
+
+// g_{t-1} of the units, from the gradients of all pre-activations.
+template <class Cell, typename T = typename Cell::T>
+BPPSA_INLINE void push_units(const Layer<T>& layer, const BackwardWeights<T>& w,
+                             const BackwardStep<T>& s) {
+  const T* first = s.d.data - layer.first + Cell::kFirstRecurrentRow * layer.all_padded;
   if constexpr (Cell::kPassesH)
-    w.w_hh(s.n, recurrent, {s.scratch, padded}, padded, s.out);
+    w.w_hh(s.n, {first, s.d.ld}, {s.scratch, layer.padded}, layer.padded, s.out);
   else
-    w.w_hh(s.n, recurrent, s.direct, layer.P, s.out);
+    w.w_hh(s.n, {first, s.d.ld}, s.direct, layer.shown, s.out);
+}
+
+template <class Cell, typename T = typename Cell::T>
+BPPSA_INLINE void backward_step(const Layer<T>& layer, const BackwardWeights<T>& w,
+                                const BackwardStep<T>& s) {
+  pull_units<Cell>(layer, w, s);
+  push_units<Cell>(layer, w, s);
 }
 
 }  // namespace bppsa::BPPSA_ISA

@@ -13,6 +13,7 @@ struct Rows {
 
   T* operator[](int64_t r) const { return data + r * ld; }
   Rows from(int64_t r) const { return {data ? data + r * ld : nullptr, ld}; }
+  Rows from_column(int64_t k) const { return {data ? data + k : nullptr, ld}; }
   // Numbers from `column` on of rows from `row` on.
   T* at(int64_t row, int64_t column) const { return data ? data + row * ld + column : nullptr; }
   explicit operator bool() const { return data != nullptr; }

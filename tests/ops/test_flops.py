@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import bppsa_lightning as bl
 from bppsa_lightning import jacobians
+from bppsa_lightning.ops import flops
 
 
 def counted(run, *arguments, **keywords):
@@ -99,3 +100,11 @@ def test_products_of_sparse_jacobians_count_their_plans():
     plan = jacobians.ProductPlan.of(*map(jacobians.Pattern.of, (a, b)))
     values = torch.randn(3, a.values().numel()), b.values()
     assert counted(plan.multiply, *values) == 3 * plan.flops == 3 * 2 * 4 * 5 * 6
+
+
+def test_formulas_are_registered_once():
+    """PyTorch refuses a second one, which a package that is imported again would bring."""
+    registered = dict(torch.utils.flop_counter.flop_registry)
+    flops.register(torch.utils.flop_counter)
+    assert torch.utils.flop_counter.flop_registry == registered
+    assert torch.ops.bppsa.recurrent in registered
