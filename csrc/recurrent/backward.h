@@ -5,8 +5,8 @@
 // gradients of the pre-activations are still in the caches when the products read them, and never
 // take the memory of all T steps. Where there are samples for every thread, each takes its own all
 // the way, without waiting for another; where there are fewer, the threads left over work on the
-// products of one slab while the next is scanned. The parallel scans take at once what they can
-// get.
+// products of one slab while the next is scanned. Of few samples with large weights each takes
+// units (backward_by_units.h). The parallel scans take at once what they can get.
 //
 // A gradient that enters at the last step alone has faded to zero after some hundred steps: a slab
 // that none reaches is passed over. So that the parallel scans need not compose what none reaches,

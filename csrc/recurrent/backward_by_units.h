@@ -28,7 +28,7 @@ struct BackwardByUnits {
   // Two, as one slab's products are still read where the next one's are written.
   const Buffer<T> memory{2 * steps * B * row};
   // Of each slab, whether a gradient of some part's state reaches it.
-  const std::unique_ptr<std::atomic<bool>[]> reaches{new std::atomic<bool>[slabs]()};
+  const Array<std::atomic<bool>> reaches{slabs};
 
   Slab<T> slab(int64_t i) const {
     const int64_t hi = layer.steps - i * steps, lo = max(int64_t(0), hi - steps);
@@ -45,8 +45,7 @@ struct BackwardByUnits {
     const int64_t state = Chain::state(layer), size = all.B * state;
     const Buffer<T> memory{2 * size + all.B * layer.padded};
     T *g = memory.data, *out = g + size, *const scratch = out + size;
-    int64_t current = -1;  // slab
-    bool reached = false;
+    bool reached = false;  // the slab it is in
 
     Part(const BackwardByUnits& all, int64_t index) : all(all), index(index) {
       Chain::enter(all.request, layer, 0, all.B, g);

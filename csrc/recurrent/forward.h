@@ -1,4 +1,6 @@
-// The forward of a recurrent layer: all steps of a group of samples in one go, groups on threads.
+// The forward of a recurrent layer: all steps of a group of samples in one go, groups on threads;
+// or, of few samples with large weights, step by step, a part of the units on each thread
+// (by_units.h).
 //
 // A group's state is in memory of its own, padded, beside the rows of the output: what a step reads
 // was stored by the step before it in the same pieces, and never lies in a cache line that another
@@ -160,7 +162,7 @@ struct UnitsForward {
     group.begin();
   }
 
-  // One function, as all steps are far apart: others' parts lie between them.
+  // (Not inlined: beside its weights the call of a step is nothing.)
   __attribute__((noinline)) void step(int64_t t) const {
     group.steps(t, t);
     if (t == layer.steps) group.end();

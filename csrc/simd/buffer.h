@@ -87,4 +87,17 @@ struct Buffer {
   int64_t bytes_;
 };
 
+// Objects for the life of this one. (std::unique_ptr's functions would not be sealed in a level.)
+template <typename T>
+struct Array {
+  T* const data;
+
+  explicit Array(int64_t n) : data(new T[n]()) {}
+  ~Array() { delete[] data; }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  T& operator[](int64_t i) const { return data[i]; }
+};
+
 }  // namespace bppsa::BPPSA_ISA

@@ -8,17 +8,17 @@
 
 #include <atomic>
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <thread>
 
+#include "buffer.h"
 #include "parallel.h"
 
 namespace bppsa::BPPSA_ISA {
 
 class Team {
  public:
-  explicit Team(int64_t parts) : parts_(parts), done_(new Word[parts]) {}
+  explicit Team(int64_t parts) : parts_(parts), done_(parts) {}
 
   // Whose parts a member does, [first, end); none where another does all of them.
   struct Member {
@@ -113,7 +113,7 @@ class Team {
   std::atomic<int64_t> there_{0};
   std::atomic<int> state_{kOpen};
   std::atomic<bool> tired_{false}, failed_{false};
-  const std::unique_ptr<Word[]> done_;
+  const Array<Word> done_;
 };
 
 // Calls make(i, place) for the parts i in [0, n), which puts a Part in its place, then
@@ -127,10 +127,8 @@ void step_by_step(const Parallel& parallel, int64_t n, int64_t steps, const Make
     const int64_t steps;
     const bool flush_denormals;
     Team team;
-    const std::unique_ptr<std::optional<Part>[]> parts;
-  } context{make,    step,
-            steps,   parallel.flush_denormals,
-            Team(n), std::unique_ptr<std::optional<Part>[]>(new std::optional<Part>[n])};
+    const Array<std::optional<Part>> parts;
+  } context{make, step, steps, parallel.flush_denormals, Team(n), Array<std::optional<Part>>(n)};
   const auto share = [](void* p, int64_t begin, int64_t end) {
     Context& context = *static_cast<Context*>(p);
     const FlushDenormals flush(context.flush_denormals);
