@@ -71,6 +71,7 @@ STABLE_TORCH_LIBRARY(bppsa, m) {
       "linear_backward(Tensor grad, Tensor x, Tensor weight, int wanted) -> "
       "(Tensor, Tensor, Tensor)");
 
+  m.def("random_mask(Tensor seed, SymInt[] size, float p) -> Tensor");
   m.def(
       "regularised(str cell, Tensor x, Tensor? h0, Tensor? c0, Tensor w_hh, Tensor? b_hh, "
       "Tensor? norm_hh, Tensor? norm_c, Tensor? b_c, Tensor? w_ih, Tensor? b_ih, "

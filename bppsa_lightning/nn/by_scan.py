@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bppsa_lightning import ops
 from bppsa_lightning.steps import scan
 
 Tensors = Sequence[Tensor]
@@ -70,7 +71,7 @@ def entering_mask(p: float, state: Tensor) -> Tensor:
 
 def drawn(p: float, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """A mask, true with probability p, on a tensor's device."""
-    return torch.rand(shape, dtype=torch.float32, device=like.device) < p
+    return ops.random_mask(p, shape, like.device)
 
 
 def _where(masks: Sequence[Tensor], old: Tensors, new: Tensors) -> tuple[Tensor, ...]:

@@ -11,6 +11,7 @@ from bppsa_lightning.ops.independent import indrnn
 from bppsa_lightning.ops.linear import linear
 from bppsa_lightning.ops.log import ScanLog, scan_log
 from bppsa_lightning.ops.norm import batch_norm
+from bppsa_lightning.ops.random_mask import random_mask
 from bppsa_lightning.ops.recurrent import (
     Operands,
     gru,
@@ -53,6 +54,7 @@ __all__ = [
     "kept_c",
     "lstm",
     "peephole_lstm",
+    "random_mask",
     "recurrent_backward_into",
     "recurrent_into",
     "recurrent_jacobian",

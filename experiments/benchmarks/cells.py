@@ -7,8 +7,9 @@
 Forward and backward of one layer, with a gradient of every output. The loop is one that
 a careful user writes: what does not depend on the state is computed for all steps at once, and each
 step is the module's own `step`. (MinGRU has none, being linear.) All three have the same results to
-rounding, apart is how far; with recurrent dropout and zoneout all draw the same masks, for all
-steps at once. Writes cells_cpu.json, or cells_cuda.json.
+rounding, apart is how far, with the same masks for recurrent dropout and zoneout; as they are timed
+the loop draws its own by `torch.rand`. All draw them for all steps at once.
+Writes cells_cpu.json, or cells_cuda.json.
 """
 
 import argparse
@@ -76,8 +77,8 @@ def measure(
     module: bl.nn.Recurrent = getattr(bl.nn, name)(H, H, device=device, **options)
     x, grad = (torch.randn(T, B, H, device=device) for _ in range(2))
     ways: dict[str, Run] = {"bl.nn": module, "loop": loop(module), "bl.scan": by_scan(module)}
-    ways = {name: partial(seeded, run) for name, run in ways.items()}
-    outputs = {name: run(x)[0][:COMPARED].detach() for name, run in ways.items()}
+    compared = ways | {"loop": loop(module, drawn)}
+    outputs = {name: seeded(run, x)[:COMPARED].detach() for name, run in compared.items()}
     largest = outputs["bl.nn"].abs().max()
     apart = {
         name: float((output - outputs["bl.nn"]).abs().max() / largest)
@@ -89,12 +90,17 @@ def measure(
     return {"cell": cell, "threads": torch.get_num_threads(), "apart": apart, **found}
 
 
-def seeded(run: Run, x: Tensor) -> tuple[Tensor, Any]:
+def seeded(run: Run, x: Tensor) -> Tensor:
     torch.manual_seed(1)
-    return run(x)
+    return run(x)[0]
 
 
-def loop(module: bl.nn.Recurrent) -> Run:
+def users_mask(p: float, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """As a loop of a user's draws one."""
+    return torch.rand(shape, device=like.device) < p
+
+
+def loop(module: bl.nn.Recurrent, draw: Callable[..., Tensor] = users_mask) -> Run:
     """A layer in one direction, a call of `step` for each step."""
 
     def run(x: Tensor) -> tuple[Tensor, Any]:
@@ -102,7 +108,7 @@ def loop(module: bl.nn.Recurrent) -> Run:
         state = tuple(x.new_zeros(x.shape[1], size) for size in module._sizes)
         outputs, dropout, zoneout = [], module.recurrent_dropout, module.zoneout
         enters = entering_mask(dropout, state[0]) if dropout else None
-        kept = [drawn(zoneout, (len(x), *s.shape), s) for s in state] if zoneout else None
+        kept = [draw(zoneout, (len(x), *s.shape), s) for s in state] if zoneout else None
         for t, of_x in enumerate(of_all):
             new = module.step(w, of_x, state, state[0] if enters is None else state[0] * enters)
             if kept is not None:

@@ -25,6 +25,7 @@ namespace bppsa {
   KERNEL(linear_backward, LinearBackwardRequest)                    \
   KERNEL(regularised_forward, RegularisedForwardRequest)            \
   KERNEL(regularised_backward, RegularisedBackwardRequest)          \
+  KERNEL(random_mask, MaskRequest)                                  \
   KERNEL(sparse_forward, SparseForwardRequest)                      \
   KERNEL(sparse_backward, SparseBackwardRequest)                    \
   KERNEL(batch_norm_forward, BatchNormForwardRequest)               \
