@@ -3,12 +3,15 @@
 #include "../operators/scans.h"
 
 #include "crew.h"
+#include "large_results.h"
 #include "levels/table.h"
 
 namespace bppsa::cpu {
 namespace {
 
 struct Device {
+  static Tensor empty(const Tensor& like, Sizes size) { return empty_of_steps(like, size); }
+
   static void run(const DenseScanRequest& request, const Plan& plan, const Tensor&) {
     const int64_t states = request.B * request.H;
     if (states)

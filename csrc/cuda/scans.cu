@@ -28,6 +28,8 @@ void with_storage(Storage storage, const Run& run) {
 }
 
 struct Device {
+  static Tensor empty(const Tensor& like, Sizes size) { return empty_beside(like, size); }
+
   static void run(const DenseScanRequest& request, const Plan& plan, const Tensor& out) {
     STD_TORCH_CHECK(request.H >= 1 && request.H <= kMostH, "reverse_scan: H must be in 1 … ",
                     kMostH, ", found ", request.H);

@@ -7,7 +7,7 @@
 // The adjoint recurrence, g[0] = grad[0], g[i + 1] = jac_t[i]^T g[i] + grad[i + 1], is the same
 // scan with time reversed and each matrix transposed: only pointers and strides change.
 //
-// Device: run(request, plan, out).
+// Device: empty(like, size), a tensor for a result of all steps; run(request, plan, out).
 #pragma once
 
 #include "../requests/scans.h"
@@ -30,7 +30,7 @@ Tensor scan(Request& request, const char* name, const Tensor& maps, const Tensor
   const int64_t T = maps.size(0), B = maps.size(1), H = maps.size(2);
   STD_TORCH_CHECK(agrees(grad, maps, {T + 1, B, H}), "shapes or dtypes of ", name,
                   " and grad do not agree: wanted grad (", T + 1, ", ", B, ", ", H, ")");
-  const Tensor out = empty_beside(grad, {T + 1, B, H});
+  const Tensor out = Device::empty(grad, {T + 1, B, H});
   request.storage = storage_of(grad);
   request.T = T, request.B = B, request.H = H;
   request.grad = first_step(grad, adjoint);

@@ -40,6 +40,8 @@ struct LayerChain {
   const Slab<T> slab;
   T* const carry;  // n x state
   const SquareProduct<T> product{state(layer)};
+  // Whether what was kept of a step is worth asking for (as measured: of an LSTM from 64 units on).
+  const bool long_rows = slab.kept.sample * sizeof(T) >= 1024;
 
   static int64_t state(const Layer<T>& layer) {
     return layer.padded_P + (Cell::kStates == 2 ? layer.padded : 0);
@@ -63,6 +65,8 @@ struct LayerChain {
     if (Final) s.d = slab.d.at(t - 1, b);
     if (Final && slab.read_by_other_core && t > kAhead)
       prefetch_to_write(s.d.data - kAhead * slab.d.step, n * slab.d.sample);
+    if (Final && n > 1 && long_rows && slab.lo + t > kKeptAhead)
+      prefetch_to_read(s.kept.data - kKeptAhead * slab.kept.step, n * slab.kept.sample);
     if (Final && __builtin_constant_p(n == 1) && n == 1)
       backward_step<Cell>(layer, weights, s);
     else
@@ -126,7 +130,7 @@ struct LayerChain {
   }
 
  private:
-  static constexpr int64_t kAhead = 8;  // steps
+  static constexpr int64_t kAhead = 8, kKeptAhead = 2;  // steps
 
   int64_t first_unit() const { return kPart ? layer.first : 0; }
 

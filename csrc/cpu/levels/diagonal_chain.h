@@ -5,7 +5,9 @@
 // So the chain is B*H chains of one number each that share nothing, and a kernel is free to
 // lay them out: a *sample* of this chain is a block of `elements` elements, or fewer, that are
 // neighbours, and a *lane* the part of a block that lies in one vector register. Lanes are
-// walked a few at a time with their g in registers, which hides the latency of a step.
+// walked a few at a time with their g in registers, which hides the latency of a step; many that
+// are neighbours in memory as they lie there, with what they will read fetched ahead: a processor
+// by itself fetches little of what it reads in strides, or within a page.
 //
 // Time folds into the samples: `fold(chunk)` is the same memory seen as chains of `chunk` steps,
 // one for each chunk and sample (scan/folded.h). With one element the chain is one of 1 x 1
@@ -58,6 +60,7 @@ struct DiagonalChain {
   using T = typename ComputeOf<S>::type;
   static constexpr int kLanes = 4;
   static constexpr int64_t kSpanned = 2048, kLeastSpan = 8;
+  static constexpr int64_t kStreamed = 256, kAhead = 2;  // elements, steps
 
   // Where element e of row r and fold k lies at step t: data[t step + k fold + r row + e element].
   template <typename U>
@@ -128,6 +131,7 @@ struct DiagonalChain {
   void walk(int64_t hi, int64_t lo, int64_t b, int64_t n, T* g) const {
     // Steps that some lanes take before the others' turn: few enough that what the others will
     // read of the same lines is still in the cache, enough that setting up the lanes is paid for.
+    if (folds == 1 && contiguous && n * block >= kStreamed) return stream<Final>(hi, lo, b, n, g);
     const int64_t size = folds > 1 ? T_steps : max(kSpanned / (n * block), kLeastSpan);
     for (int64_t t = hi; t > lo; t -= size)
       for_each_lanes<T>(b, n, [&](auto width, auto count, const Lane* lanes) {
@@ -216,6 +220,33 @@ struct DiagonalChain {
     });
     if (count >= 2) body(Constant<W>{}, Constant<2>{}, lanes);
     if (count % 2) body(Constant<W>{}, Constant<1>{}, lanes + count - 1);
+  }
+
+  // All elements of a step, as they lie, before those of the next; their g in memory.
+  template <bool Final>
+  void stream(int64_t hi, int64_t lo, int64_t b, int64_t n, T* g) const {
+    for (int64_t t = hi; t > lo; --t)
+      for_each_block(b, n, [&](const Lane& lane, int64_t size) __attribute__((always_inline)) {
+        const S* a = decay.data + (t - 1) * decay.step + lane.decay;
+        const S* u = grad.data + (t - 1) * grad.step + lane.grad;
+        S* o = out.data + t * out.step + lane.out;
+        T* x = g + lane.g;
+        const auto run = [&](auto width, int64_t e) __attribute__((always_inline)) {
+          constexpr int W = decltype(width)::value;
+          for (; e + W <= size; e += W) {
+            if constexpr (W > 1) {
+              __builtin_prefetch(a + e - kAhead * decay.step);
+              __builtin_prefetch(u + e - kAhead * grad.step);
+              if constexpr (Final) __builtin_prefetch(o + e - kAhead * out.step, 1);
+            }
+            const Numbers<T, W> now = load_as<T, W>(x + e);
+            if constexpr (Final) store_as<W>(o + e, now);
+            store_as<W>(x + e, load_as<T, W>(a + e) * now + load_as<T, W>(u + e));
+          }
+          return e;
+        };
+        run(Constant<1>{}, run(Constant<kMaxWidth<T>>{}, 0));
+      });
   }
 
   template <int W, int R, bool Final>
