@@ -9,16 +9,20 @@ from bppsa_lightning.ops._recorded import is_plain
 def random_mask(p: float, size: tuple[int, ...], device: torch.device) -> Tensor:
     """A mask, true with probability p, from PyTorch's generator of the device.
 
-    On a CPU one number of it is the seed of Philox4x32-10 (Salmon et al., SC 2011), of which all
-    threads draw: the same mask for the same seed, on any number of threads. Elsewhere, under a
-    transform of torch.func, and where torch.jit.trace or torch.onnx.export records, all numbers are
-    `torch.rand`'s.
+    On a CPU that generator gives one number, which seeds Philox4x32-10 (Salmon et al., SC 2011).
+    All threads draw from it, and a seed gives the same mask on any number of threads. `torch.rand`
+    draws the mask on other devices, under a transform of torch.func, and where torch.jit.trace or
+    torch.onnx.export records.
 
     Args:
-        p: in [0, 1), to within 2**-32.
+        p: in [0, 1), taken to within 2**-32.
+        size: of the mask. device: where it will lie.
 
     Returns:
-        bool, of this size.
+        bool, of this size, without gradient.
+
+    Raises:
+        RuntimeError: on a CPU, p is not in [0, 1).
     """
     if device.type != "cpu" or is_plain():
         return torch.rand(size, dtype=torch.float32, device=device) < p

@@ -6,9 +6,10 @@
 
 Forward and backward of one layer, with a gradient of every output. The loop is one that
 a careful user writes: what does not depend on the state is computed for all steps at once, and each
-step is the module's own `step`. (MinGRU has none, being linear.) All three have the same results to
-rounding, apart is how far, with the same masks for recurrent dropout and zoneout; as they are timed
-the loop draws its own by `torch.rand`. All draw them for all steps at once.
+step is the module's own `step`. (MinGRU has none, being linear.) All three draw the
+masks of recurrent dropout and zoneout for all steps at once. "apart" says how far their results
+differ where all have the same masks. Where it is timed, the loop draws those of zoneout by
+`torch.rand`, as a user's would.
 Writes cells_cpu.json, or cells_cuda.json.
 """
 
