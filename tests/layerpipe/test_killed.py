@@ -28,8 +28,9 @@ def test_a_killed_process(tmp_path, whole, rank):
         assert killed.exitcode and time.monotonic() - start < 60
     finally:
         forked.kill(killed)
-    if rank:
-        assert "RuntimeError" in said.read_text() and "remote worker" in said.read_text()
+    if rank:  # whoever sees it first: the stage that waits for it, or Lightning, which started it
+        waited, started = ["RuntimeError", "remote worker"], ["Child process", "code -9"]
+        assert any(all(word in said.read_text() for word in words) for words in (waited, started))
     assert not (tmp_path / "weights.pt").exists() and (tmp_path / "last.ckpt").exists()
     forked.run(tmp_path, SCRIPT, tmp_path, -1, 0, ranks=2)
     weights = torch.load(tmp_path / "weights.pt", weights_only=True)
