@@ -101,6 +101,7 @@ class ParameterGradients {
   const Parallel parallel_ = worth_threads(given_, workers_* size_);
   Buffer<T> w_ih_{request_.grad_x && layer_.w_ih && rearranged() ? K_ * layer_.I : 0};
   MultiplyRows<T> multiply_x_ = nullptr;
+  const MatrixTimesVector<T> times_d_ = matrix_times_vector<T>(K_);
 };
 
 extern template class ParameterGradients<float>;
@@ -230,8 +231,7 @@ void ParameterGradients<T>::grad_x(int64_t n, Rows<T> d, Rows<T> out) const {
   }
   if (!narrow())
     return multiply_x_(n, K_, I, {d.data, d.ld}, rearranged() ? w_ih_.data : layer_.w_ih, {}, out);
-  for (int64_t r = 0; r < n; ++r)
-    matrix_times_vector_of_width<T, kMaxWidth<T>>(I, K_, {w_ih_.data, K_}, d[r], nullptr, out[r]);
+  for (int64_t r = 0; r < n; ++r) times_d_(I, K_, {w_ih_.data, K_}, d[r], nullptr, out[r], nullptr);
 }
 
 // W_ih with its gates in d's order, padded; transposed if narrow.

@@ -60,43 +60,69 @@ struct SquareProduct {
   }
 };
 
-// out[r] = <m[r], g> + u[r], K numbers each, for n rows; null u for none. Four rows at a time, m
-// read once in order.
+// The sum of each of four vectors.
 template <typename T, int W>
+BPPSA_INLINE Vec<T, 4> four_sums(const Vec<T, W> (&v)[4]) {
+  if constexpr (W == 1) {
+    return Vec<T, 4>{v[0][0], v[1][0], v[2][0], v[3][0]};
+  } else if constexpr (W == 2) {
+    return join<T, 4>(pair_sums<T, 2>(v[0], v[1]), pair_sums<T, 2>(v[2], v[3]));
+  } else if constexpr (W == 4) {
+    return pair_sums<T, 4>(pair_sums<T, 4>(v[0], v[1]), pair_sums<T, 4>(v[2], v[3]));
+  } else {
+    Vec<T, W / 2> halves[4];
+    for (int i = 0; i < 4; ++i) halves[i] = sum_of_halves<T, W>(v[i]);
+    return four_sums<T, W / 2>(halves);
+  }
+}
+
+// out[r] = <m[r], g> + u[r], K numbers each, for n rows, K at least W; null u for none. Four rows
+// at a time, m read once in order. Of a row's last partial vector the numbers before it count as
+// zero, as g's do. `next`, if not null, is n x K contiguous numbers that are asked for meanwhile.
+template <typename T, int W, bool kWhole>
 void matrix_times_vector_of_width(int64_t n, int64_t K, ConstRows<T> m, const T* g, const T* u,
-                                  T* out) {
-  const auto rows = [&](auto count, int64_t r) __attribute__((always_inline)) {
-    constexpr int R = decltype(count)::value;
-    Vec<T, W> acc[R] = {};
-    int64_t c = 0;
-    for (; c + W <= K; c += W)
+                                  T* out, const T* next) {
+  const int64_t rest = K % W;
+  IntVec<T, W> in_rest{};
+  for (int i = 0; i < W; ++i) in_rest[i] = i >= W - rest ? -1 : 0;
+  const auto last = [&](const T* p) __attribute__((always_inline)) {
+    return (Vec<T, W>)((IntVec<T, W>)load<T, W>(p + K - W) & in_rest);
+  };
+  const auto add_rows = [&](auto& acc, int64_t r) __attribute__((always_inline)) {
+    constexpr int R = sizeof(acc) / sizeof(acc[0]);
+    for (int64_t c = 0; c + W <= K; c += W)
       for (int i = 0; i < R; ++i) acc[i] += load<T, W>(m[r + i] + c) * load<T, W>(g + c);
-    T tail[R] = {};
-    for (; c < K; ++c)
-      for (int i = 0; i < R; ++i) tail[i] += m[r + i][c] * g[c];
-    for (int i = 0; i < R; ++i) {
-      const T product = sum<T, W>(acc[i]) + tail[i];
-      out[r + i] = u ? product + u[r + i] : product;
-    }
+    if constexpr (!kWhole)
+      for (int i = 0; i < R; ++i) acc[i] += last(m[r + i]) * last(g);
+    if (next) prefetch_to_read(next + r * K, R * K);
   };
   int64_t r = 0;
-  for (; r + 4 <= n; r += 4) rows(Constant<4>{}, r);
-  for (; r < n; ++r) rows(Constant<1>{}, r);
+  for (; r + 4 <= n; r += 4) {
+    Vec<T, W> acc[4] = {};
+    add_rows(acc, r);
+    const Vec<T, 4> sums = four_sums<T, W>(acc);
+    store<T, 4>(out + r, u ? sums + load<T, 4>(u + r) : sums);
+  }
+  for (; r < n; ++r) {
+    Vec<T, W> acc[1] = {};
+    add_rows(acc, r);
+    const T product = sum<T, W>(acc[0]);
+    out[r] = u ? product + u[r] : product;
+  }
 }
 
 template <typename T>
 using MatrixTimesVector = void (*)(int64_t n, int64_t K, ConstRows<T> m, const T* g, const T* u,
-                                   T* out);
+                                   T* out, const T* next);
 
-// Sums can't overlap as a Tile's columns do: the width that leaves the shortest scalar tail.
 template <typename T>
 inline MatrixTimesVector<T> matrix_times_vector(int64_t K) {
-  int best = 1;
-  for (int w = kMinWidth<T>; w <= kMaxWidth<T>; w *= 2)
-    if (K / w + K % w <= K / best + K % best) best = w;
   MatrixTimesVector<T> chosen = nullptr;
-  with_width<T>(
-      best, [&](auto width) { chosen = matrix_times_vector_of_width<T, decltype(width)::value>; });
+  with_width<T>(best_width<T>(K), [&](auto width) {
+    constexpr int W = decltype(width)::value;
+    chosen = K % W ? matrix_times_vector_of_width<T, W, false>
+                   : matrix_times_vector_of_width<T, W, true>;
+  });
   return chosen;
 }
 

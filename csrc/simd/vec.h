@@ -53,15 +53,19 @@ BPPSA_INLINE Vec<T, W> splat(T x) {
 }
 
 template <typename T, int W>
+BPPSA_INLINE Vec<T, W / 2> sum_of_halves(Vec<T, W> v) {
+  Vec<T, W / 2> lo, hi;
+  std::memcpy(&lo, &v, sizeof(lo));
+  std::memcpy(&hi, reinterpret_cast<const char*>(&v) + sizeof(lo), sizeof(hi));
+  return lo + hi;
+}
+
+template <typename T, int W>
 BPPSA_INLINE T sum(Vec<T, W> v) {
-  if constexpr (W == 1) {
+  if constexpr (W == 1)
     return v[0];
-  } else {
-    Vec<T, W / 2> lo, hi;
-    std::memcpy(&lo, &v, sizeof(lo));
-    std::memcpy(&hi, reinterpret_cast<const char*>(&v) + sizeof(lo), sizeof(hi));
-    return sum<T, W / 2>(lo + hi);
-  }
+  else
+    return sum<T, W / 2>(sum_of_halves<T, W>(v));
 }
 
 // Whether the machine works on 64 bytes as fast as on 32. AMD's family 19h (Zen 4) does it in two

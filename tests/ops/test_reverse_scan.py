@@ -159,6 +159,31 @@ def test_nan_and_inf_travel_as_in_a_plain_loop(algorithm):
     assert relative_error(found[21:, 0], wanted[21:, 0]) < 1e-13
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("size", [5, 7, 9, 20, 33, 41])
+def test_an_infinite_number_reaches_its_own_row_alone(size, dtype):
+    """Rows that no whole number of vectors fills: of the last one, some numbers are read twice."""
+    for place in range(size):
+        jac_t, grad = chain(1, 1, size, dtype)
+        jac_t[0, 0, size // 2, place] = float("inf")
+        grad[1] = 1.0  # inf, and not inf times a zero of padding
+        for _, jac_view, grad_view in layouts(jac_t, grad):
+            found = scan(jac_view, grad_view, "linear", 0, 0)[0, 0]
+            assert found[size // 2] == float("inf") and found.isfinite().sum() == size - 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(300, 5, 20), (70_000, 2, 3), (20, 1, 137)], ids=str)
+def test_matrices_that_no_cache_holds(shape, dtype):
+    """They are fetched ahead."""
+    jac_t, grad = chain(*shape, dtype)
+    wanted = oracle(jac_t.double(), grad.double())
+    for name, jac_view, grad_view in layouts(jac_t, grad):
+        for plan in (("linear", 0, 0), ("chunked", shape[0] // 7, 0)):
+            found = scan(jac_view, grad_view, *plan)
+            assert relative_error(found, wanted) < DTYPES[dtype], (plan, name)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("algorithm", ["linear", "chunked", "blelloch"])
 def test_long_chains_and_the_same_bits_every_time(algorithm, device):

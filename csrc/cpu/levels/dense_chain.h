@@ -14,6 +14,14 @@ struct DenseChain {
 
   const DenseScanRequest& request;
   const int64_t H = request.H;
+  // What is read is asked for steps ahead: a processor by itself fetches within a page, or little
+  // more. Not what the caches hold, nor matrices of which they do not hold the next one.
+  static constexpr int64_t kPage = 4 << 10, kAhead = 16 << 10, kCache = 1 << 20;  // bytes
+  const int64_t matrix_bytes = H * H * int64_t(sizeof(S));
+  const bool fetches = max(request.jac_stride[2], request.jac_stride[3]) == H &&
+                       min(request.jac_stride[2], request.jac_stride[3]) == 1 &&
+                       matrix_bytes <= kCache && request.T * request.B * matrix_bytes > kCache;
+
   const SquareProduct<T> product{H};
   const MatrixTimesVector<T> times_vector = matrix_times_vector<T>(H);
 
@@ -38,16 +46,25 @@ struct DenseChain {
     return scratch;
   }
 
+  // Likewise the direct gradient of a state.
+  const T* direct(int64_t t, int64_t b, T* scratch) const {
+    const S* p = static_cast<const S*>(request.grad) + t * request.grad_stride[0] +
+                 b * request.grad_stride[1];
+    if constexpr (!kWidened)
+      if (request.grad_stride[2] == 1) return p;
+    widen_row(H, p, request.grad_stride[2], scratch);
+    return scratch;
+  }
+
+  // A whole matrix at once: not of more than a page, or what is read now would wait.
+  BPPSA_INLINE void fetch(const S* j) const {
+    if (matrix_bytes <= kPage) prefetch_to_read(j, H * H);
+  }
+
   int64_t steps() const { return request.T; }
   int64_t batch() const { return request.B; }
   int64_t state_width() const { return H; }
   int64_t scratch(int64_t) const { return H * H + H; }
-
-  void direct(int64_t t, int64_t b, T* u) const {
-    const S* p = static_cast<const S*>(request.grad) + t * request.grad_stride[0] +
-                 b * request.grad_stride[1];
-    widen_row(H, p, request.grad_stride[2], u);
-  }
 
   void keep(int64_t t, int64_t b, const T* g) const {
     S* p = static_cast<S*>(request.out) + t * request.out_step + b * H;
@@ -55,7 +72,10 @@ struct DenseChain {
   }
 
   void last(int64_t b, int64_t n, T* g) const {
-    for (int64_t r = 0; r < n; ++r) direct(request.T, b + r, g + r * H);
+    for (int64_t r = 0; r < n; ++r) {
+      const T* u = direct(request.T, b + r, g + r * H);
+      if (u != g + r * H) std::memcpy(g + r * H, u, H * sizeof(T));
+    }
   }
 
   void first(int64_t b, int64_t n, const T* g) const {
@@ -64,22 +84,27 @@ struct DenseChain {
 
   template <bool Final>
   void step(int64_t t, int64_t b, int64_t n, const T* g, T* out, T* scratch) const {
+    const int64_t later = fetches ? t - ceil_div(kAhead, n * matrix_bytes) : 0;
     for (int64_t r = 0; r < n; ++r) {
       if constexpr (Final) keep(t, b + r, g + r * H);
-      apply(t, b + r, g + r * H, out + r * H, scratch);
+      apply(t, b + r, g + r * H, out + r * H, scratch, later > 0 ? jac(later, b + r) : nullptr);
     }
   }
 
-  void apply(int64_t t, int64_t b, const T* g, T* out, T* scratch) const {
-    T* u = scratch + H * H;
-    direct(t - 1, b, u);
+  // `next`, if not null: the matrix to ask for meanwhile.
+  void apply(int64_t t, int64_t b, const T* g, T* out, T* scratch, const S* next) const {
+    const T* u = direct(t - 1, b, scratch + H * H);
     if (request.jac_stride[3] == 1) {
       const S* j = jac(t, b);
-      if constexpr (!kWidened) return times_vector(H, H, {j, request.jac_stride[2]}, g, u, out);
-      for (int64_t r = 0; r < H; ++r)
+      if constexpr (!kWidened)
+        return times_vector(H, H, {j, request.jac_stride[2]}, g, u, out, next);
+      for (int64_t r = 0; r < H; ++r) {
+        if (next) prefetch_to_read(next + r * H, H);
         widen_row(H, j + r * request.jac_stride[2], 1, scratch + r * H);
-      return times_vector(H, H, {scratch, H}, g, u, out);
+      }
+      return times_vector(H, H, {scratch, H}, g, u, out, nullptr);
     }
+    if (next) fetch(next);
     product(1, g, jacobian(t, b, scratch), u, out);
   }
 
@@ -89,6 +114,7 @@ struct DenseChain {
   }
 
   void compose(int64_t t, int64_t b, int64_t rows, const T* P, T* out, T* scratch) const {
+    if (fetches && t > 1) fetch(jac(t - 1, b));
     product(rows, P, jacobian(t, b, scratch), nullptr, out);
   }
 };
