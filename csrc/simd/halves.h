@@ -20,6 +20,17 @@ BPPSA_INLINE void store_bits(S* p, Bits<W> half) {
   store<uint16_t, W>(&p->bits, __builtin_convertvector(half, Vec<uint16_t, W>));
 }
 
+// W numbers in memory, as they are computed with.
+template <int W>
+BPPSA_INLINE Vec<float, W> widen_all(const float* p) {
+  return load<float, W>(p);
+}
+
+template <int W>
+BPPSA_INLINE Vec<double, W> widen_all(const double* p) {
+  return load<double, W>(p);
+}
+
 template <int W>
 BPPSA_INLINE Vec<float, W> widen_all(const BFloat16* p) {
   return Vec<float, W>(load_bits<W>(p) << 16);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "buffer.h"
+#include "halves.h"
 #include "tile.h"
 
 namespace bppsa::BPPSA_ISA {
@@ -78,22 +79,24 @@ BPPSA_INLINE Vec<T, 4> four_sums(const Vec<T, W> (&v)[4]) {
 
 // out[r] = <m[r], g> + u[r], K numbers each, for n rows, K at least W; null u for none. Four rows
 // at a time, m read once in order. Of a row's last partial vector the numbers before it count as
-// zero, as g's do. `next`, if not null, is n x K contiguous numbers that are asked for meanwhile.
-template <typename T, int W, bool kWhole>
-void matrix_times_vector_of_width(int64_t n, int64_t K, ConstRows<T> m, const T* g, const T* u,
-                                  T* out, const T* next) {
+// zero, as g's do; kWhole: K has none. `next`, if not null, is n x K contiguous numbers that are
+// asked for meanwhile.
+template <typename S, typename T, int W, bool kWhole>
+void matrix_times_vector_of_width(int64_t n, int64_t K, ConstRows<S> m, const T* g, const T* u,
+                                  T* out, const S* next) {
   const int64_t rest = K % W;
   IntVec<T, W> in_rest{};
   for (int i = 0; i < W; ++i) in_rest[i] = i >= W - rest ? -1 : 0;
-  const auto last = [&](const T* p) __attribute__((always_inline)) {
-    return (Vec<T, W>)((IntVec<T, W>)load<T, W>(p + K - W) & in_rest);
+  const auto last = [&](Vec<T, W> v) __attribute__((always_inline)) {
+    return (Vec<T, W>)((IntVec<T, W>)v & in_rest);
   };
   const auto add_rows = [&](auto& acc, int64_t r) __attribute__((always_inline)) {
     constexpr int R = sizeof(acc) / sizeof(acc[0]);
     for (int64_t c = 0; c + W <= K; c += W)
-      for (int i = 0; i < R; ++i) acc[i] += load<T, W>(m[r + i] + c) * load<T, W>(g + c);
+      for (int i = 0; i < R; ++i) acc[i] += widen_all<W>(m[r + i] + c) * load<T, W>(g + c);
     if constexpr (!kWhole)
-      for (int i = 0; i < R; ++i) acc[i] += last(m[r + i]) * last(g);
+      for (int i = 0; i < R; ++i)
+        acc[i] += last(widen_all<W>(m[r + i] + K - W)) * last(load<T, W>(g + K - W));
     if (next) prefetch_to_read(next + r * K, R * K);
   };
   int64_t r = 0;
@@ -111,17 +114,17 @@ void matrix_times_vector_of_width(int64_t n, int64_t K, ConstRows<T> m, const T*
   }
 }
 
-template <typename T>
-using MatrixTimesVector = void (*)(int64_t n, int64_t K, ConstRows<T> m, const T* g, const T* u,
-                                   T* out, const T* next);
+template <typename S, typename T = typename ComputeOf<S>::type>
+using MatrixTimesVector = void (*)(int64_t n, int64_t K, ConstRows<S> m, const T* g, const T* u,
+                                   T* out, const S* next);
 
-template <typename T>
-inline MatrixTimesVector<T> matrix_times_vector(int64_t K) {
-  MatrixTimesVector<T> chosen = nullptr;
+template <typename S, typename T = typename ComputeOf<S>::type>
+inline MatrixTimesVector<S> matrix_times_vector(int64_t K) {
+  MatrixTimesVector<S> chosen = nullptr;
   with_width<T>(best_width<T>(K), [&](auto width) {
     constexpr int W = decltype(width)::value;
-    chosen = K % W ? matrix_times_vector_of_width<T, W, false>
-                   : matrix_times_vector_of_width<T, W, true>;
+    chosen = K % W ? matrix_times_vector_of_width<S, T, W, false>
+                   : matrix_times_vector_of_width<S, T, W, true>;
   });
   return chosen;
 }

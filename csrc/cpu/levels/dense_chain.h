@@ -2,7 +2,6 @@
 #pragma once
 
 #include "../../requests/scans.h"
-#include "../../simd/halves.h"
 #include "../../simd/products.h"
 
 namespace bppsa::BPPSA_ISA {
@@ -23,7 +22,7 @@ struct DenseChain {
                        matrix_bytes <= kCache && request.T * request.B * matrix_bytes > kCache;
 
   const SquareProduct<T> product{H};
-  const MatrixTimesVector<T> times_vector = matrix_times_vector<T>(H);
+  const MatrixTimesVector<S> times_vector = matrix_times_vector<S>(H);
 
   const S* jac(int64_t t, int64_t b) const {
     return static_cast<const S*>(request.jac_t) + (t - 1) * request.jac_stride[0] +
@@ -94,16 +93,8 @@ struct DenseChain {
   // `next`, if not null: the matrix to ask for meanwhile.
   void apply(int64_t t, int64_t b, const T* g, T* out, T* scratch, const S* next) const {
     const T* u = direct(t - 1, b, scratch + H * H);
-    if (request.jac_stride[3] == 1) {
-      const S* j = jac(t, b);
-      if constexpr (!kWidened)
-        return times_vector(H, H, {j, request.jac_stride[2]}, g, u, out, next);
-      for (int64_t r = 0; r < H; ++r) {
-        if (next) prefetch_to_read(next + r * H, H);
-        widen_row(H, j + r * request.jac_stride[2], 1, scratch + r * H);
-      }
-      return times_vector(H, H, {scratch, H}, g, u, out, nullptr);
-    }
+    if (request.jac_stride[3] == 1)
+      return times_vector(H, H, {jac(t, b), request.jac_stride[2]}, g, u, out, next);
     if (next) fetch(next);
     product(1, g, jacobian(t, b, scratch), u, out);
   }
