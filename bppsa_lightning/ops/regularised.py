@@ -71,7 +71,7 @@ _WARPS_OF_BLOCK, _NUMBERS_OF_UNIT, _SHARED_MEMORY = 16, 9, 48 * 1024
 
 # Of csrc/requests/regularised.h: numbers beside the rows of what is normalised, and up to how many
 # inputs nothing is kept of them.
-_MOMENTS, _MOST_MADE_AGAIN = 16, 128
+_MOMENTS, _MOST_MADE_AGAIN = 16, 32
 
 # Of the operands, those that have gradients.
 _DIFFERENTIABLE = 11

@@ -10,13 +10,28 @@
 
 namespace bppsa::BPPSA_ISA {
 
-// Of R rows at a time: what is added up along a row is one long wait, which others hide.
+// Rows that go together: what is added up along a row is one long wait, which others hide.
+constexpr int kRowsTogether = 4;
+
+// Calls body(R, row) for all rows, R at a time: kRowsTogether where they may be, or one.
+template <class Body>
+BPPSA_INLINE void for_some_rows(int64_t rows, bool together, const Body& body) {
+  int64_t row = 0;
+  for (; together && row + kRowsTogether <= rows; row += kRowsTogether)
+    body(Constant<kRowsTogether>{}, row);
+  for (; row < rows; ++row) body(Constant<1>{}, row);
+}
+
 template <typename T, int R>
 struct RowSums {
-  using V = Vec<T, kMaxWidth<T>>;
-  V of[R] = {};
+  Vec<T, kMaxWidth<T>> of[R] = {};
 
-  BPPSA_INLINE T mean(int r, int64_t n) const { return sum<T, kMaxWidth<T>>(of[r]) / T(n); }
+  BPPSA_INLINE void means(int64_t n, T (&to)[R]) const {
+    if constexpr (R == 4)
+      store<T, 4>(to, four_sums<T, kMaxWidth<T>>(of) / T(n));
+    else
+      for (int r = 0; r < R; ++r) to[r] = sum<T, kMaxWidth<T>>(of[r]) / T(n);
+  }
 };
 
 // (v - mean) * scale has variance 1.
@@ -26,30 +41,29 @@ struct Moments {
 
   // Of n numbers of each row, from column `first` on.
   BPPSA_INLINE Moments(int64_t n, int64_t first, Rows<const T> v) {
-    const auto sums_of = [&](const auto& f) __attribute__((always_inline)) {
+    const auto means_of = [&](T(&to)[R], const auto& f) __attribute__((always_inline)) {
       RowSums<T, R> sums;
       for_each_unit<T>(n, [&](auto units, int64_t k) __attribute__((always_inline)) {
         for (int r = 0; r < R; ++r) sums.of[r] += units.only(f(r, units.load(v[r] + first + k)));
       });
-      return sums;
+      sums.means(n, to);
     };
-    const auto sums = sums_of([](int, auto now) __attribute__((always_inline)) { return now; });
-    for (int r = 0; r < R; ++r) mean[r] = sums.mean(r, n);
-    const auto squares = sums_of([&](int r, auto now) __attribute__((always_inline)) {
-      return (now - mean[r]) * (now - mean[r]);
-    });
-    for (int r = 0; r < R; ++r) scale[r] = T(1 / __builtin_sqrt(squares.mean(r, n) + T(1e-5)));
+    means_of(mean, [](int, auto now) __attribute__((always_inline)) { return now; });
+    T var[R];
+    means_of(var, [&](int r, auto now)
+                      __attribute__((always_inline)) { return (now - mean[r]) * (now - mean[r]); });
+    for (int r = 0; r < R; ++r) scale[r] = 1 / T(__builtin_sqrt(var[r] + T(1e-5)));
   }
 };
 
-// The gradient of v from g, that of LN(v).
-template <typename T>
+// The gradient of v from g, that of LN(v), of R rows.
+template <typename T, int R>
 struct Centred {
-  T mean, moment, scale;  // means of g, and of g LN(v)
+  T mean[R], moment[R], scale[R];  // means of g, and of g LN(v)
 
   template <class V>
-  BPPSA_INLINE V of(V g, V normal) const {
-    return scale * (g - mean - normal * moment);
+  BPPSA_INLINE V of(int r, V g, V normal) const {
+    return scale[r] * (g - mean[r] - normal * moment[r]);
   }
 };
 
@@ -62,14 +76,15 @@ struct NormalisedSums {
 
   const int64_t H;
 
-  // Rows that stay in the first-level cache, with what else a step has of them.
-  int64_t at_a_time() const { return Cell::kGates * H * int64_t(sizeof(T)) < 4096 ? kSome : 1; }
+  // Whether some rows stay in the first-level cache, with what else a step has of them.
+  bool together() const { return Cell::kGates * H * int64_t(sizeof(T)) < 4096; }
+  int64_t at_a_time() const { return together() ? kRowsTogether : 1; }
 
   // n = LN(v), perhaps in the place of v, and the scales of its blocks; z = gain n + shift, if z
   // is anything. Null shift for none.
   void forward(int64_t rows, Rows<const T> v, Rows<T> n, Rows<T> scales, const T* gain,
                const T* shift, Rows<T> z) const {
-    some_at_a_time(rows, [&](auto some, int64_t row) __attribute__((always_inline)) {
+    for_some_rows(rows, together(), [&](auto some, int64_t row) __attribute__((always_inline)) {
       constexpr int R = decltype(some)::value;
       for (int block = 0; block < kBlocks; ++block) {
         const int64_t first = Blocks::begin(block) * H, count = Blocks::gates(block) * H;
@@ -92,7 +107,7 @@ struct NormalisedSums {
   // d, the gradient of z, becomes that of v; those of gain and shift are added.
   void backward(int64_t rows, Rows<T> d, Rows<const T> normal, Rows<const T> scales, const T* gain,
                 T* of_gain, T* of_shift) const {
-    some_at_a_time(rows, [&](auto some, int64_t row) __attribute__((always_inline)) {
+    for_some_rows(rows, together(), [&](auto some, int64_t row) __attribute__((always_inline)) {
       constexpr int R = decltype(some)::value;
       for (int block = 0; block < kBlocks; ++block) {
         const int64_t first = Blocks::begin(block) * H, count = Blocks::gates(block) * H;
@@ -111,29 +126,20 @@ struct NormalisedSums {
           units.store(of_gain + first + k, to_gain);
           units.store(of_shift + first + k, to_shift);
         });
-        Centred<T> back[R];
-        for (int r = 0; r < R; ++r)
-          back[r] = {means.mean(r, count), moments.mean(r, count), scales[row + r][block]};
+        Centred<T, R> back;
+        means.means(count, back.mean);
+        moments.means(count, back.moment);
+        for (int r = 0; r < R; ++r) back.scale[r] = scales[row + r][block];
         for_each_unit<T>(count, [&](auto units, int64_t k) __attribute__((always_inline)) {
           const V gains = units.load(gain + first + k);
           for (int r = 0; r < R; ++r) {
             T* const to = d[row + r] + first + k;
             units.store(
-                to, back[r].of(units.load(to) * gains, units.load(normal[row + r] + first + k)));
+                to, back.of(r, units.load(to) * gains, units.load(normal[row + r] + first + k)));
           }
         });
       }
     });
-  }
-
- private:
-  static constexpr int kSome = 4;
-
-  template <class Body>
-  BPPSA_INLINE void some_at_a_time(int64_t rows, const Body& body) const {
-    int64_t row = 0;
-    for (; row + kSome <= rows && at_a_time() == kSome; row += kSome) body(Constant<kSome>{}, row);
-    for (; row < rows; ++row) body(Constant<1>{}, row);
   }
 };
 

@@ -56,6 +56,17 @@ struct RegularisedLayer {
       p[gate] = b_hh ? units.load(b_hh + gate * H + k) : V{};
   }
 
+  // Where the row is saved that is walked `ahead` rows after row r of step t, of n samples from b
+  // on; null for none. It is asked for bit by bit: a processor by itself fetches within a page,
+  // which is little more than a row (unless one row follows the other), and a row at once is more
+  // than it fetches beside other things.
+  template <int kDirection, typename U>
+  U* later_row(U* saved, int64_t t, int64_t b, int64_t n, int64_t r, int64_t ahead) const {
+    const int64_t step = t + kDirection * ((r + ahead) / n);
+    if (!saved || n == 1 || step < 0 || step >= steps) return nullptr;
+    return saved + (step * B + b + (r + ahead) % n) * width;
+  }
+
   // Of part 0, h, or part 1, c.
   const uint8_t* kept(int part, int64_t t, int64_t b) const {
     const uint8_t* all = part ? request.kept_c : request.kept_h;

@@ -81,12 +81,11 @@ struct RegularisedBackward {
   struct Sample {
     const T* row;                  // Saved
     const T *h_before, *c_before;  // null for zeros
-    const T* direct;               // or null
     const uint8_t* kept[2];
     T *g_h, *g_c;       // of the state after the step; then of c before it
     T* past;            // result: of h before it, past the weights
     T *to_x, *to_sums;  // results; null where to_sums has both
-    T* scratch;         // 2 H numbers
+    const T* later;     // a saved row to ask for, or null
   };
 
   void group(int64_t b, int64_t n, const Weights& weights, const Sums& to) const {
@@ -94,11 +93,12 @@ struct RegularisedBackward {
     const bool apart = layer.w_ih && !same;
     const int64_t some = input.norm.at_a_time();
     const int64_t of_input = (apart ? N : 0) + (input.makes_again() ? GH : 0);
-    const Buffer<T> memory(n * 3 * H + 2 * H + slab * n * (N + H + of_input));
+    const int64_t scratch_size = kHasC && kNormalised ? kRowsTogether * 2 * H : 0;
+    const Buffer<T> memory(n * 3 * H + scratch_size + slab * n * (N + H + of_input));
     const Rows<T> g_h{memory.data, H}, g_c{g_h[n], H}, past{g_c[n], H};
     T* const scratch = past[n];
-    const StepRows<T> d{scratch + 2 * H, n * N, N};        // of the state's sums
-    const StepRows<T> e{d.data + slab * n * N, n * H, H};  // what entered the weights
+    const StepRows<T> d{scratch + scratch_size, n * N, N};  // of the state's sums
+    const StepRows<T> e{d.data + slab * n * N, n * H, H};   // what entered the weights
     const StepRows<T> d_x = apart ? StepRows<T>{e.data + slab * n * H, n * N, N} : d;
     T* const again = d_x.data + slab * n * N;  // the input's sums
     if (N > GH) std::memset(d.data, 0, slab * n * N * sizeof(T));
@@ -114,34 +114,35 @@ struct RegularisedBackward {
       for (int64_t t = hi - 1; t >= lo; --t) {
         const Rows<T> to_sums = d.at(t - lo, 0);
         const Rows<T> to_x = layer.w_ih ? d_x.at(t - lo, 0) : grad_x.at(t, b);
-        if (t > 0) prefetch_to_read(saved + ((t - 1) * layer.B + b) * width, n * width);
         // A few samples at a time, whose rows stay in the first-level cache.
         for (int64_t first = 0; first < n; first += some) {
           const int64_t end = min(first + some, n);
           const T* const rows = saved + (t * layer.B + b + first) * width;
+          Sample now[kRowsTogether];
           for (int64_t r = first; r < end; ++r) {
             const T* row = rows + (r - first) * width;
             const T* h_before = t ? output.at(t - 1, b)[r] : layer.h0.at(b + r, 0);
             const T* c_before =
                 t ? row - layer.B * width + Saved::c_after(H, layer.blends) : layer.c0.at(b + r, 0);
-            step({row,
-                  h_before,
-                  c_before,
-                  grad.data ? grad.at(t, b)[r] : nullptr,
-                  {layer.kept(0, t, b + r), layer.kept(kHasC, t, b + r)},
-                  g_h[r],
-                  g_c[r],
-                  past[r],
-                  layer.w_ih && !apart ? nullptr : to_x[r],
-                  to_sums[r],
-                  scratch},
-                 to);
+            now[r - first] = {
+                row,        h_before,
+                c_before,   {layer.kept(0, t, b + r), layer.kept(kHasC, t, b + r)},
+                g_h[r],     g_c[r],
+                past[r],    layer.w_ih && !apart ? nullptr : to_x[r],
+                to_sums[r], layer.template later_row<-1>(saved, t, b, n, r, n + some)};
+            if (grad.data) add(H, grad.at(t, b)[r], g_h[r]);
+            if (t > 2) {  // what lies in strides is asked for two steps ahead
+              if (grad.data) prefetch_to_read(grad.at(t - 2, b)[r], H);
+              prefetch_to_read(output.at(t - 3, b)[r], H);
+            }
             enter(h_before, b + r, e.at(t - lo, 0)[r]);
           }
+          steps(end - first, now, scratch, to);
           if constexpr (kNormalised)
             input.norm.backward(end - first, to_sums.from(first), {rows + Saved::kSums * H, width},
                                 {rows + Saved::kRows * H, width}, layer.norm_hh, to.norm_hh,
                                 to.b_hh);
+          if (input.keeps()) input.go_back(end - first, to_x.from(first), rows, to.input);
         }
         if (layer.diagonal()) {
           hand_to_themselves(b, n, to_sums, past, g_h);
@@ -159,8 +160,8 @@ struct RegularisedBackward {
         add_transposed_product<T>(hi - lo, n, H, N, {e.data, e.step, e.sample},
                                   {d.data, d.step, d.sample}, to.w);
       if (layer.w_ih)
-        input.backward(weights.for_sums, weights.ih, {lo, hi, b, n}, d_x.at(0, 0), to.input, saved,
-                       again, grad_x);
+        input.backward(weights.for_sums, weights.ih, {lo, hi, b, n}, d_x.at(0, 0), to.input, again,
+                       grad_x);
     }
     if (request.grad_h0)
       std::memcpy(static_cast<T*>(request.grad_h0) + b * H, g_h.data, n * H * sizeof(T));
@@ -212,16 +213,30 @@ struct RegularisedBackward {
     return kept ? select<T, kMaxWidth<T>>(units.mask(kept + k), g, old) : old;
   }
 
-  void step(const Sample& s, const Sums& to) const {
-    if (s.direct)
-      for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
-        units.store(s.g_h + k, units.load(s.g_h + k) + units.load(s.direct + k));
+  // Of some samples whose saved rows lie one after another.
+  void steps(int64_t samples, const Sample* s, T* scratch, const Sums& to) const {
+    if constexpr (kHasC && kNormalised) {
+      for_some_rows(samples, true, [&](auto some, int64_t first) __attribute__((always_inline)) {
+        const auto back = hide<some.value>(s + first, scratch, to);
+        for (int r = 0; r < some.value; ++r)
+          step(s[first + r], to, [&](auto units, int64_t k) __attribute__((always_inline)) {
+            const T* const of_normal = scratch + r * 2 * H + k;
+            return back.of(r, units.load(of_normal), units.load(of_normal + H));
+          });
       });
-    Centred<T> back{};
-    if constexpr (kHasC && kNormalised) back = hide(s, to);
+    } else {
+      for (int64_t r = 0; r < samples; ++r) step(s[r], to, [](auto, int64_t) { return V{}; });
+    }
+  }
+
+  // `of_c`: what c has of its normalised self's gradient.
+  template <class OfC>
+  void step(const Sample& s, const Sums& to, const OfC& of_c) const {
     for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
       V slot[Cell::kSlots] = {}, g[Cell::kStates], past[Cell::kStates] = {}, d[Cell::kRows];
       V output{}, before{};
+      if (s.later)
+        for (int64_t i = k; i < width; i += H) __builtin_prefetch(s.later + i);
       if constexpr (Cell::kKept) {
         for (int i = 0; i < Cell::kSlots; ++i) slot[i] = units.load(s.row + i * H + k);
         const T* from = kHasC ? s.c_before : s.h_before;
@@ -237,8 +252,7 @@ struct RegularisedBackward {
         g[1] = of_new(units, s.kept[1], k, all_c);
         if constexpr (kNormalised) {
           g[0] = V{};  // o's own gradient comes from `hide`
-          const V normal = units.load(s.scratch + H + k);
-          g[1] += back.of(units.load(s.scratch + k), normal);
+          g[1] += of_c(units, k);
         } else {
           output = Math::tanh(units.load(s.row + Saved::kC * H + k));
         }
@@ -290,29 +304,42 @@ struct RegularisedBackward {
     });
   }
 
-  // Through h = o tanh(norm_c LN(c) + b_c): the gradient of o's sum, to o's place; in `scratch` the
-  // gradient of LN(c), and LN(c).
-  Centred<T> hide(const Sample& s, const Sums& to) const {
-    const T *c = s.row + Saved::kC * H, *moments = s.row + Saved::kRows * H + Saved::kMomentsOfC;
-    V mean{}, moment{};
+  // Through h = o tanh(norm_c LN(c) + b_c): the gradient of o's sum, to o's place; in `scratch`, of
+  // each sample, the gradient of LN(c), and LN(c).
+  template <int R>
+  BPPSA_INLINE Centred<T, R> hide(const Sample* s, T* scratch, const Sums& to) const {
+    Centred<T, R> back;
+    RowSums<T, R> means, moments;
+    T mean[R];
+    for (int r = 0; r < R; ++r) {
+      const T* const of_c = s[r].row + Saved::kRows * H + Saved::kMomentsOfC;
+      mean[r] = of_c[0], back.scale[r] = of_c[1];
+    }
     for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
-      const V normal = units.only((units.load(c + k) - moments[0]) * moments[1]);
       const V gain = units.load(layer.norm_c + k);
-      V z = gain * normal;
-      if (layer.b_c) z += units.load(layer.b_c + k);
-      const V shown = Math::tanh(z), o = units.load(s.row + (Cell::kSlots - 1) * H + k);
-      const V g = of_new(units, s.kept[0], k, units.load(s.g_h + k));
-      units.store(s.to_sums + (Cell::kGates - 1) * H + k, g * shown * (o * (1 - o)));
-      const V of_z = g * o * (1 - shown * shown), of_normal = of_z * gain;
-      units.store(to.norm_c + k, units.load(to.norm_c + k) + of_z * normal);
-      units.store(to.b_c + k, units.load(to.b_c + k) + of_z);
-      units.store(s.scratch + k, of_normal);
-      units.store(s.scratch + H + k, normal);
-      mean += units.only(of_normal);
-      moment += units.only(of_normal * normal);
+      const V shift = layer.b_c ? units.load(layer.b_c + k) : V{};
+      V to_gain = units.load(to.norm_c + k), to_shift = units.load(to.b_c + k);
+      for (int r = 0; r < R; ++r) {
+        const T* const row = s[r].row + k;
+        const V c = units.load(row + Saved::kC * H), o = units.load(row + (Cell::kSlots - 1) * H);
+        const V normal = units.only((c - mean[r]) * back.scale[r]);
+        const V shown = Math::tanh(gain * normal + shift);
+        const V g = of_new(units, s[r].kept[0], k, units.load(s[r].g_h + k));
+        units.store(s[r].to_sums + (Cell::kGates - 1) * H + k, g * shown * (o * (1 - o)));
+        const V of_z = g * o * (1 - shown * shown), of_normal = of_z * gain;
+        to_gain += of_z * normal;
+        to_shift += of_z;
+        units.store(scratch + r * 2 * H + k, of_normal);
+        units.store(scratch + r * 2 * H + H + k, normal);
+        means.of[r] += units.only(of_normal);
+        moments.of[r] += units.only(of_normal * normal);
+      }
+      units.store(to.norm_c + k, to_gain);
+      units.store(to.b_c + k, to_shift);
     });
-    constexpr int W = kMaxWidth<T>;
-    return {sum<T, W>(mean) / T(H), sum<T, W>(moment) / T(H), moments[1]};
+    means.means(H, back.mean);
+    moments.means(H, back.moment);
+    return back;
   }
 
   void finish() const {

@@ -36,6 +36,7 @@ struct RegularisedForward {
   struct Sample {
     T *h, *c;       // the state before the step, then after it
     T *sums, *row;  // of the state; Saved
+    T* later;       // a saved row to ask for, or null
     const T* x;
     const uint8_t* kept[2];
   };
@@ -56,7 +57,7 @@ struct RegularisedForward {
       if (slab == 0 || t % slab == 0) {
         const typename Input::Slab now{t, min(t + max(slab, int64_t(1)), layer.steps), b, n};
         if (saved) clear_moments(now);
-        if (slab) input.forward(weights.ih, now, of_input.data, saved);
+        if (slab) input.forward(weights.ih, now, of_input.data);
       }
       const Rows<const T> x =
           slab ? Rows<const T>{of_input.at(t % slab, 0).data, GH} : layer.x.at(t, b);
@@ -76,12 +77,30 @@ struct RegularisedForward {
           const Rows<T> now = sums.from(first);
           input.norm.forward(end - first, {now.data, GH}, {row + Saved::kSums * H, width},
                              {row + Saved::kRows * H, width}, layer.norm_hh, layer.b_hh, now);
+          if (input.normalised())
+            input.normalise(end - first, of_input.at(t % slab, 0).from(first),
+                            saved ? row : nullptr);
         }
+        Sample now[kRowsTogether];
         for (int64_t r = first; r < end; ++r) {
-          Sample s{h[r], c[r], sums[r], rows + r * width, x[r], {}};
+          Sample& s = now[r - first];
+          s = {h[r],
+               c[r],
+               sums[r],
+               rows + r * width,
+               layer.template later_row<1>(saved, t, b, n, r, some),
+               x[r],
+               {}};
           for (int part = 0; part < Cell::kStates; ++part)
             s.kept[part] = layer.kept(part, t, b + r);
           step(s);
+        }
+        if constexpr (kHasC && kNormalised)
+          for_some_rows(end - first, true,
+                        [&](auto some, int64_t row)
+                            __attribute__((always_inline)) { show<some.value>(now + row); });
+        for (int64_t r = first; r < end; ++r) {
+          if constexpr (kHasC) keep_c(now[r - first]);
           std::memcpy(output.at(t, b)[r], h[r], H * sizeof(T));
         }
       }
@@ -135,8 +154,11 @@ struct RegularisedForward {
 
   void step(const Sample& s) const {
     T* const shown = kHasC ? s.row + Saved::kC * H : nullptr;
+    const int64_t width = layer.width;
     for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
       V slot[Cell::kSlots];
+      if (s.later)
+        for (int64_t i = k; i < width; i += H) prefetch_to_write(s.later + i, 1);
       unrolled<Cell::kSlots>([&](auto i) __attribute__((always_inline)) {
         constexpr int from_x = Cell::FromX::slots.gate[i.value];
         constexpr int from_h = Cell::FromH::slots.gate[i.value];
@@ -156,13 +178,14 @@ struct RegularisedForward {
       if constexpr (kHasC) units.store(shown + k, after.c);
       if constexpr (!(kHasC && kNormalised)) blend(units, s.kept[0], k, after.h, s.h);
     });
-    if constexpr (kHasC && kNormalised) show(s);
-    if constexpr (kHasC) {
-      for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
-        blend(units, s.kept[1], k, units.load(shown + k), s.c);
-      });
-      if (layer.blends) std::memcpy(s.row + Saved::c_after(H, true), s.c, H * sizeof(T));
-    }
+  }
+
+  void keep_c(const Sample& s) const {
+    const T* const shown = s.row + Saved::kC * H;
+    for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
+      blend(units, s.kept[1], k, units.load(shown + k), s.c);
+    });
+    if (layer.blends) std::memcpy(s.row + Saved::c_after(H, true), s.c, H * sizeof(T));
   }
 
   // The state of units from k on: the new one, the old one, or something of both.
@@ -177,18 +200,24 @@ struct RegularisedForward {
     units.store(state + k, now);
   }
 
-  // h of a normalised c.
-  void show(const Sample& s) const {
-    const T* c = s.row + Saved::kC * H;
-    const Moments<T, 1> of(H, 0, {c, H});
-    T* const moments = s.row + Saved::kRows * H + Saved::kMomentsOfC;
-    moments[0] = of.mean[0], moments[1] = of.scale[0];
+  // h of a normalised c, of R samples whose rows lie one after another.
+  template <int R>
+  BPPSA_INLINE void show(const Sample* s) const {
+    const Moments<T, R> of(H, Saved::kC * H, {s->row, layer.width});
+    for (int r = 0; r < R; ++r) {
+      T* const moments = s[r].row + Saved::kRows * H + Saved::kMomentsOfC;
+      moments[0] = of.mean[r], moments[1] = of.scale[r];
+    }
     for_each_unit<T>(H, [&](auto units, int64_t k) __attribute__((always_inline)) {
-      V z = units.load(layer.norm_c + k) * ((units.load(c + k) - of.mean[0]) * of.scale[0]);
-      if (layer.b_c) z += units.load(layer.b_c + k);
-      // (o is an LSTM's last slot.)
-      const V o = units.load(s.row + (Cell::kSlots - 1) * H + k);
-      blend(units, s.kept[0], k, o * Math::tanh(z), s.h);
+      const V gain = units.load(layer.norm_c + k);
+      const V shift = layer.b_c ? units.load(layer.b_c + k) : V{};
+      for (int r = 0; r < R; ++r) {
+        const T* const row = s[r].row + k;
+        const V z = gain * ((units.load(row + Saved::kC * H) - of.mean[r]) * of.scale[r]) + shift;
+        // (o is an LSTM's last slot.)
+        const V o = units.load(row + (Cell::kSlots - 1) * H);
+        blend(units, s[r].kept[0], k, o * Math::tanh(z), s[r].h);
+      }
     });
   }
 };

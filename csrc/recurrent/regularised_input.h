@@ -50,22 +50,20 @@ struct RegularisedInput {
     }
   };
 
-  // The sums of a slab: n rows a step, side by side. What is kept of them goes to `saved`, if that
-  // is anything.
-  void forward(const LongMatrix<T>& w_ih, const Slab& slab, T* to, T* saved) const {
+  // The sums of a slab: n rows a step, side by side.
+  void forward(const LongMatrix<T>& w_ih, const Slab& slab, T* to) const {
     multiply(w_ih, slab, slab.of(layer.x), {normalised() ? nullptr : layer.b_ih, 0},
              {to, slab.n * layer.GH, layer.GH});
+  }
+
+  // Some rows of them, normalised in their place; `saved`: these rows of what is saved, or null.
+  void normalise(int64_t rows, Rows<T> sums, T* saved) const {
     if constexpr (kNormalised) {
-      if (!normalised()) return;
-      const auto normalise = [&](int64_t rows, T* sums, Rows<T> normal, Rows<T> scales) {
-        norm.forward(rows, {sums, layer.GH}, normal, scales, layer.norm_ih, layer.b_ih,
-                     {sums, layer.GH});
-      };
-      T unread[kSlabRows * 2];
-      if (!saved || !keeps()) return normalise(slab.rows(), to, {}, {unread, 2});
-      for (int64_t t = slab.lo; t < slab.hi; ++t)
-        normalise(slab.n, to + (t - slab.lo) * slab.n * layer.GH, kept(saved, t, slab.b),
-                  scales_kept(saved, t, slab.b));
+      T unread[2];
+      const bool keeps = saved && this->keeps();
+      norm.forward(rows, {sums.data, sums.ld}, keeps ? kept(saved) : Rows<T>{},
+                   keeps ? scales_kept(saved) : Rows<T>{unread, 0}, layer.norm_ih, layer.b_ih,
+                   sums);
     }
   }
 
@@ -74,28 +72,23 @@ struct RegularisedInput {
     T *w, *b, *norm;
   };
 
-  // From d, rows of N numbers side by side, the gradient of the sums, which is overwritten if they
-  // are normalised; x's, if `grad_x` is anything. `again`: room for the sums, if they are made.
+  // The gradients of some rows of the sums from those of what was normalised of them, and kept.
+  void go_back(int64_t rows, Rows<T> d, const T* saved, const Sums& to) const {
+    norm.backward(rows, d, kept(saved), scales_kept(saved), layer.norm_ih, to.norm, to.b);
+  }
+
+  // From d, rows of N numbers side by side, the gradient of the sums, or of what was normalised of
+  // them and is made again; x's, if `grad_x` is anything. `again`: room for the sums.
   void backward(const LongMatrix<T>& w_sums, const LongMatrix<T>& w_gradient, const Slab& slab,
-                Rows<T> d, const Sums& to, const T* saved, T* again, StepRows<T> grad_x) const {
+                Rows<T> d, const Sums& to, T* again, StepRows<T> grad_x) const {
     const int64_t steps = slab.steps(), n = slab.n, N = d.ld, GH = layer.GH;
     const StepRows<const T> x = slab.of(layer.x), all{d.data, n * N, N};
-    if (normalised()) {
-      const auto go_back = [&](int64_t rows, Rows<T> of, Rows<const T> normal,
-                               Rows<const T> scales) {
-        norm.backward(rows, of, normal, scales, layer.norm_ih, to.norm, to.b);
-      };
-      if (keeps()) {
-        for (int64_t t = slab.lo; t < slab.hi; ++t)
-          go_back(n, d.from((t - slab.lo) * n), kept(saved, t, slab.b),
-                  scales_kept(saved, t, slab.b));
-      } else {
-        T scales[kSlabRows * 2];
-        multiply(w_sums, slab, x, {}, {again, n * GH, GH});
-        norm.forward(slab.rows(), {again, GH}, {again, GH}, {scales, 2}, nullptr, nullptr, {});
-        go_back(slab.rows(), d, {again, GH}, {scales, 2});
-      }
-    } else {
+    if (makes_again()) {
+      T scales[kSlabRows * 2];
+      multiply(w_sums, slab, x, {}, {again, n * GH, GH});
+      norm.forward(slab.rows(), {again, GH}, {again, GH}, {scales, 2}, nullptr, nullptr, {});
+      norm.backward(slab.rows(), d, {again, GH}, {scales, 2}, layer.norm_ih, to.norm, to.b);
+    } else if (!normalised()) {
       const T one = 1;
       add_transposed_product<T>(steps, n, 1, N, {&one, 0, 0}, all, to.b);
     }
@@ -106,17 +99,14 @@ struct RegularisedInput {
   }
 
  private:
-  // Of step t, from sample b on: what was normalised, and its scales.
+  // What was normalised, and its scales, of rows that are saved.
   template <typename U>
-  Rows<U> kept(U* saved, int64_t t, int64_t b) const {
-    return {saved + (t * layer.B + b) * layer.width + Saved::input(layer.H, layer.blends),
-            layer.width};
+  Rows<U> kept(U* saved) const {
+    return {saved + Saved::input(layer.H, layer.blends), layer.width};
   }
   template <typename U>
-  Rows<U> scales_kept(U* saved, int64_t t, int64_t b) const {
-    return {
-        saved + (t * layer.B + b) * layer.width + Saved::kRows * layer.H + Saved::kMomentsOfInput,
-        layer.width};
+  Rows<U> scales_kept(U* saved) const {
+    return {saved + Saved::kRows * layer.H + Saved::kMomentsOfInput, layer.width};
   }
 
   // Of as many rows a product as can be: the matrix is read for each.

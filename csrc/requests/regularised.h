@@ -55,7 +55,7 @@ struct RegularisedRequest {
   BPPSA_EVERYWHERE bool blends() const { return kept_h || kept_c || zoneout != 0; }
   // Whether a forward keeps what it normalised of the input's sums: those of few inputs are made
   // again sooner than they are written and read.
-  BPPSA_EVERYWHERE bool keeps_input() const { return norm_ih && I > 128; }
+  BPPSA_EVERYWHERE bool keeps_input() const { return norm_ih && I > 32; }
 };
 
 struct RegularisedForwardRequest : RegularisedRequest {

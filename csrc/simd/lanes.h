@@ -180,6 +180,22 @@ BPPSA_INLINE Vec<T, W> pair_sums(Vec<T, W> a, Vec<T, W> b) {
   return evens<T, W>(a, b) + odds<T, W>(a, b);
 }
 
+// The sum of each of four vectors.
+template <typename T, int W>
+BPPSA_INLINE Vec<T, 4> four_sums(const Vec<T, W> (&v)[4]) {
+  if constexpr (W == 1) {
+    return Vec<T, 4>{v[0][0], v[1][0], v[2][0], v[3][0]};
+  } else if constexpr (W == 2) {
+    return join<T, 4>(pair_sums<T, 2>(v[0], v[1]), pair_sums<T, 2>(v[2], v[3]));
+  } else if constexpr (W == 4) {
+    return pair_sums<T, 4>(pair_sums<T, 4>(v[0], v[1]), pair_sums<T, 4>(v[2], v[3]));
+  } else {
+    Vec<T, W / 2> halves[4];
+    for (int i = 0; i < 4; ++i) halves[i] = sum_of_halves<T, W>(v[i]);
+    return four_sums<T, W / 2>(halves);
+  }
+}
+
 // W vectors of W numbers, transposed: in each round, neighbours become those that lay half a matrix
 // apart.
 template <typename T, int W>

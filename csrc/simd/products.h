@@ -61,22 +61,6 @@ struct SquareProduct {
   }
 };
 
-// The sum of each of four vectors.
-template <typename T, int W>
-BPPSA_INLINE Vec<T, 4> four_sums(const Vec<T, W> (&v)[4]) {
-  if constexpr (W == 1) {
-    return Vec<T, 4>{v[0][0], v[1][0], v[2][0], v[3][0]};
-  } else if constexpr (W == 2) {
-    return join<T, 4>(pair_sums<T, 2>(v[0], v[1]), pair_sums<T, 2>(v[2], v[3]));
-  } else if constexpr (W == 4) {
-    return pair_sums<T, 4>(pair_sums<T, 4>(v[0], v[1]), pair_sums<T, 4>(v[2], v[3]));
-  } else {
-    Vec<T, W / 2> halves[4];
-    for (int i = 0; i < 4; ++i) halves[i] = sum_of_halves<T, W>(v[i]);
-    return four_sums<T, W / 2>(halves);
-  }
-}
-
 // out[r] = <m[r], g> + u[r], K numbers each, for n rows, K at least W; null u for none. Four rows
 // at a time, m read once in order. Of a row's last partial vector the numbers before it count as
 // zero, as g's do; kWhole: K has none. `next`, if not null, is n x K contiguous numbers that are
