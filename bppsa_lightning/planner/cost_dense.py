@@ -57,8 +57,8 @@ def machine(cell: str, device: torch.device, workers: int) -> Machine:
     """The machine model of a device with so many workers.
 
     The constants are in the tables. The CPU's fit chains in cache on two cores to a factor of about
-    two; where the Jacobians exceed the caches a walk takes three or four times the estimate, as memory
-    traffic is not in the model. CUDA's fit an H200, whichever GPU it is.
+    two; where the Jacobians exceed the caches a walk takes three or four times the estimate, as
+    memory traffic is not in the model. CUDA's fit an H200, whichever GPU it is.
     """
     if device.type == "cuda":
         return Machine(workers, **shipped()["nvidia_h200"]["dense"], groups=False)

@@ -54,10 +54,9 @@ struct RegularisedForward {
     const ConstRows<T> shift{layer.shift(), 0};
     const int64_t some = input.norm.at_a_time();
     for (int64_t t = 0; t < layer.steps; ++t) {
-      if (slab == 0 || t % slab == 0) {
-        const typename Input::Slab now{t, min(t + max(slab, int64_t(1)), layer.steps), b, n};
-        if (saved) clear_moments(now);
-        if (slab) input.forward(weights.ih, now, of_input.data);
+      if (slab && t % slab == 0) {
+        const typename Input::Slab now{t, min(t + slab, layer.steps), b, n};
+        input.forward(weights.ih, now, of_input.data);
       }
       const Rows<const T> x =
           slab ? Rows<const T>{of_input.at(t % slab, 0).data, GH} : layer.x.at(t, b);
@@ -75,15 +74,16 @@ struct RegularisedForward {
           // What the state's sums are before gains and shifts is saved.
           T* const row = rows + first * width;
           const Rows<T> now = sums.from(first);
+          clear_moments(end - first, row);
           input.norm.forward(end - first, {now.data, GH}, {row + Saved::kSums * H, width},
                              {row + Saved::kRows * H, width}, layer.norm_hh, layer.b_hh, now);
           if (input.normalised())
             input.normalise(end - first, of_input.at(t % slab, 0).from(first),
                             saved ? row : nullptr);
         }
-        Sample now[kRowsTogether];
+        Sample samples[kRowsTogether];
         for (int64_t r = first; r < end; ++r) {
-          Sample& s = now[r - first];
+          Sample& s = samples[r - first];
           s = {h[r],
                c[r],
                sums[r],
@@ -98,9 +98,9 @@ struct RegularisedForward {
         if constexpr (kHasC && kNormalised)
           for_some_rows(end - first, true,
                         [&](auto some, int64_t row)
-                            __attribute__((always_inline)) { show<some.value>(now + row); });
+                            __attribute__((always_inline)) { show<some.value>(samples + row); });
         for (int64_t r = first; r < end; ++r) {
-          if constexpr (kHasC) keep_c(now[r - first]);
+          if constexpr (kHasC) keep_c(samples[r - first]);
           std::memcpy(output.at(t, b)[r], h[r], H * sizeof(T));
         }
       }
@@ -115,11 +115,9 @@ struct RegularisedForward {
   }
 
   // Not all of them are written.
-  void clear_moments(const typename Input::Slab& slab) const {
-    for (int64_t t = slab.lo; Saved::kMoments && t < slab.hi; ++t)
-      for (int64_t r = 0; r < slab.n; ++r)
-        std::memset(saved + (t * layer.B + slab.b + r) * layer.width + Saved::kRows * H, 0,
-                    Saved::kMoments * sizeof(T));
+  void clear_moments(int64_t samples, T* row) const {
+    for (int64_t r = 0; r < samples; ++r, row += layer.width)
+      std::memset(row + Saved::kRows * H, 0, Saved::kMoments * sizeof(T));
   }
 
   void enter(int64_t b, int64_t n, Rows<T> h, Rows<T> masked) const {
