@@ -101,13 +101,20 @@ struct alignas(64) Shares {
 
   // Leaves when all are done. After a moment the core goes to those who wait for one: in the
   // barrier of torch's threads a thread keeps it for milliseconds, even from the one that it waits
-  // for. Where there are more threads than cores, the barrier lets go of it at once.
+  // for. Where there are more threads than cores, the barrier lets go of it at once. (After twice
+  // the time as before: see Patience in simd/team.h.)
   void wait(int64_t threads) const {
-    constexpr int64_t kMoment = 1000, kPause = 32;
+    int64_t leaves = 1000;
     static const int64_t cores = std::thread::hardware_concurrency();
     if (threads > cores) return;
-    for (int64_t i = 0; undone.load(std::memory_order_acquire) > 0; ++i)
-      i < kMoment || i % kPause ? relax() : std::this_thread::yield();
+    for (int64_t i = 0; undone.load(std::memory_order_acquire) > 0; ++i) {
+      if (i < leaves) {
+        relax();
+      } else {
+        std::this_thread::yield();
+        leaves *= 2;
+      }
+    }
   }
 };
 

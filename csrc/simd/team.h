@@ -78,12 +78,14 @@ class Team {
     std::atomic<int64_t> value{-2};
   };
 
-  // Of one that waits: for a moment with its core, then leaving that to others.
+  // Of one that waits: for a moment with its core, then leaving that to others, each time after
+  // twice as long: a scheduler may count it as a slice that was used.
   class Patience {
    public:
     int64_t so_far = 0;
 
-    // The nanoseconds since the moment.
+    // The nanoseconds since the moment. (Also those for which the core was left: on a busy machine
+    // that is the most of it, and what is waited for is there afterwards.)
     int64_t lost() {
       if (++spins_ < kMoment) {
 #if defined(__x86_64__)
@@ -92,15 +94,14 @@ class Team {
         return 0;
       }
       using namespace std::chrono;
-      const auto now = steady_clock::now();
-      if (spins_ == kMoment) start_ = now;
-      if (spins_ % 32 == 0) std::this_thread::yield();
-      return so_far = duration_cast<nanoseconds>(now - start_).count();
+      if (spins_ == kMoment) start_ = steady_clock::now();
+      if (spins_ == leaves_) std::this_thread::yield(), leaves_ *= 2;
+      return so_far = duration_cast<nanoseconds>(steady_clock::now() - start_).count();
     }
 
    private:
     static constexpr int64_t kMoment = 2000;
-    int64_t spins_ = 0;
+    int64_t spins_ = 0, leaves_ = kMoment;
     std::chrono::steady_clock::time_point start_;
   };
 
