@@ -27,16 +27,18 @@ def _nothing_kept():
 
 
 @pytest.mark.usefixtures("_nothing_kept")
-def test_the_next_one_has_the_memory_of_one_that_was_freed():
-    first = result(8)
+@pytest.mark.parametrize("mebibytes", [1, 3, 8])
+def test_the_next_one_has_the_memory_of_one_that_was_freed(mebibytes):
+    first = result(mebibytes)
     place = first.data_ptr()
-    second = result(8)
+    assert place % (2 * MEBIBYTE) == 0
+    second = result(mebibytes)
     assert second.data_ptr() != place
     view = first[..., :10]
     del first
-    assert result(8).data_ptr() != place  # a view holds it
+    assert result(mebibytes).data_ptr() != place  # a view holds it
     del view
-    assert result(8).data_ptr() == place
+    assert result(mebibytes).data_ptr() == place
 
 
 @pytest.mark.usefixtures("_nothing_kept")
