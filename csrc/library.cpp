@@ -72,6 +72,8 @@ STABLE_TORCH_LIBRARY(bppsa, m) {
       "(Tensor, Tensor, Tensor)");
 
   m.def("random_mask(Tensor seed, SymInt[] size, float p) -> Tensor");
+  m.def("bernoulli(Tensor(a!) state, SymInt[] size, float p) -> Tensor");
+  m.def("masked(Tensor x, Tensor mask, float scale) -> Tensor");
   m.def(
       "regularised(str cell, Tensor x, Tensor? h0, Tensor? c0, Tensor w_hh, Tensor? b_hh, "
       "Tensor? norm_hh, Tensor? norm_c, Tensor? b_c, Tensor? w_ih, Tensor? b_ih, "

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bppsa_lightning import jacobians
+from bppsa_lightning import jacobians, ops
 from bppsa_lightning.depth.layer import (
     ANY_DIMS,
     DiagonalLayer,
@@ -67,7 +67,7 @@ class DropoutLayer(DiagonalLayer):
         if x.is_cuda:
             y, kept = torch.native_dropout(x, p, True)
             return y, kept.to(x.dtype).mul_(1 / (1 - p))
-        scale = torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)
+        scale = ops.dropout(torch.ones_like(x), p)
         return x * scale, scale
 
     def again(self, call: LayerCall) -> Tensor:

@@ -7,6 +7,7 @@ from bppsa_lightning.ops import jacobians as _jacobians  # noqa: F401  (register
 from bppsa_lightning.ops._recurrent_autograd import request_of, run_forward
 from bppsa_lightning.ops._surviving import surviving
 from bppsa_lightning.ops.diagonal import diagonal_scan, linear_recurrence
+from bppsa_lightning.ops.dropout import dropout
 from bppsa_lightning.ops.independent import indrnn
 from bppsa_lightning.ops.linear import linear
 from bppsa_lightning.ops.log import ScanLog, scan_log
@@ -46,6 +47,7 @@ __all__ = [
     "bytes_of_walk",
     "cpu_capability",
     "diagonal_scan",
+    "dropout",
     "gru",
     "indrnn",
     "ligru",

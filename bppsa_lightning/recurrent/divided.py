@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning import ops, planner
@@ -116,7 +115,7 @@ class DividedLayer:
         scan = partial(self._scan, algorithm=algorithm)
         try:
             if self.sharded:
-                return run(x, states, weights, scan, dropout)
+                return run(x, states, weights, scan)
             x, states, weights = self._shared(x, states, weights)
             own = span_of(self.exchange, self.spans, x)
             output, last = run(own, states, weights, scan, self._same_dropout)
@@ -181,7 +180,7 @@ class DividedLayer:
 
     def _same_dropout(self, x: Tensor, p: float) -> Tensor:
         """With the mask of one process, of which each rank takes its span."""
-        mask = dropout(x.new_ones(self.spans.T, *x.shape[1:]), p)
+        mask = ops.dropout(x.new_ones(self.spans.T, *x.shape[1:]), p)
         return x * mask[self.spans.of(self.exchange.rank)]
 
     def _begin(self, x: Tensor, algorithm: str, packed: tuple[int, int, int] | None = None) -> None:

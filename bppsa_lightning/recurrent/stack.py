@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning import ops, planner
@@ -27,7 +26,7 @@ Layers = Callable[[Tensor, Tensors, Tensors], tuple[Tensor, list[Tensor]]]
 
 def run_layers(
     config: Stack, p: float, x: Tensor, states: Tensors, weights: Tensors, scan: Scan,
-    drop: Callable[[Tensor, float], Tensor] = dropout, packed: bool = False,
+    drop: Callable[[Tensor, float], Tensor] = ops.dropout, packed: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
     """All layers: x (..., I), states (L, B, P or H) -> output (..., D*P), last states alike.
 

@@ -29,24 +29,10 @@ struct Device {
   }
 };
 
-// A mask of this size: true with probability p, as one int64, the seed, has it.
-Tensor random_mask(const Tensor& seed, Ints size, double p) {
-  STD_TORCH_CHECK(seed.numel() == 1 && seed.scalar_type() == ScalarType::Long,
-                  "seed: wanted an int64");
-  STD_TORCH_CHECK(p >= 0 && p < 1, "p: wanted a number in [0, 1)");
-  const Tensor mask = torch::stable::new_empty(seed, size, ScalarType::Bool);
-  MaskRequest request{};
-  request.seed = uint64_t(*data<int64_t>(seed)), request.threshold = uint32_t(p * 0x1p32);
-  request.size = mask.numel(), request.mask = static_cast<uint8_t*>(mask.data_ptr());
-  if (request.size) kernels().random_mask(request, parallel_for_work(8 * request.size));
-  return mask;
-}
-
 }  // namespace
 }  // namespace bppsa::cpu
 
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CPU, m) {
-  m.impl("random_mask", TORCH_BOX(&bppsa::cpu::random_mask));
   m.impl("regularised", TORCH_BOX(&bppsa::regularised<bppsa::cpu::Device>));
   m.impl("regularised_backward", TORCH_BOX(&bppsa::regularised_backward<bppsa::cpu::Device>));
 }

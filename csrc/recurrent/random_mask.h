@@ -8,7 +8,7 @@
 
 #include <cstring>
 
-#include "../requests/regularised.h"
+#include "../requests/masks.h"
 #include "../simd/parallel.h"
 
 namespace bppsa::BPPSA_ISA {

@@ -76,12 +76,4 @@ struct RegularisedBackwardRequest : RegularisedRequest {
   void *grad_w_ih, *grad_b_ih, *grad_norm_ih;
 };
 
-// A mask: `size` bytes, 1 with probability threshold / 2^32, else 0.
-struct MaskRequest {
-  uint64_t seed;
-  uint32_t threshold;
-  int64_t size;
-  uint8_t* mask;
-};
-
 }  // namespace bppsa

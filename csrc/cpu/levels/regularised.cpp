@@ -1,6 +1,5 @@
 // The kernels of regularised layers, of one instruction set, by cell, normalisation and dtype.
 #include "../../cells/formulas.h"
-#include "../../recurrent/random_mask.h"
 #include "../../recurrent/regularised_backward.h"
 #include "../../recurrent/regularised_forward.h"
 #include "../../simd/numbers.h"
@@ -50,10 +49,6 @@ void regularised_backward(const RegularisedBackwardRequest& request, const Paral
     using K = decltype(kind);
     regularised_backward_of<typename K::Formula, K::kNormalised, typename K::T>(request, parallel);
   });
-}
-
-void random_mask(const MaskRequest& request, const Parallel& parallel) {
-  draw_mask(request, parallel);
 }
 
 }  // namespace bppsa::BPPSA_ISA

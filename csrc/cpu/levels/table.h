@@ -5,6 +5,7 @@
 #include "../../requests/indrnn.h"
 #include "../../requests/jacobians.h"
 #include "../../requests/linear.h"
+#include "../../requests/masks.h"
 #include "../../requests/recurrent.h"
 #include "../../requests/regularised.h"
 #include "../../requests/scans.h"
@@ -26,6 +27,8 @@ namespace bppsa {
   KERNEL(regularised_forward, RegularisedForwardRequest)            \
   KERNEL(regularised_backward, RegularisedBackwardRequest)          \
   KERNEL(random_mask, MaskRequest)                                  \
+  KERNEL(bernoulli, BernoulliRequest)                               \
+  KERNEL(masked, MaskedRequest)                                     \
   KERNEL(sparse_forward, SparseForwardRequest)                      \
   KERNEL(sparse_backward, SparseBackwardRequest)                    \
   KERNEL(batch_norm_forward, BatchNormForwardRequest)               \
