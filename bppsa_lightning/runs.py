@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from bppsa_lightning import _memory
 from bppsa_lightning._rank_zero import rank_zero_info
 from bppsa_lightning._replacement import Replacement
 from bppsa_lightning.attach import attach_chains, check_algorithm
@@ -36,8 +37,11 @@ class AttachesInRuns:
         self._learned: dict[str, Any] = {}
         self._steps = Scans()
         self._idle = IdleWatch()
+        self._keeps_memory = False
 
     def _begin_run(self, model: nn.Module, trainer: Any, tell: bool = True) -> None:
+        if not self._keeps_memory and trainer.strategy.root_device.type == "cpu":
+            self._keeps_memory = _memory.keep()
         before = self._runs.begin(model, trainer)
         self.chains, self._attached_here = attach_chains(
             model, self.algorithm, keep=True, before=before
@@ -73,6 +77,9 @@ class AttachesInRuns:
         self._runs.end(self._attached_here)
         self.chains, self._attached_here, self._learned = [], [], {}
         self._steps.end()
+        if self._keeps_memory:
+            self._keeps_memory = False
+            _memory.give_back()
 
 
 class Runs:

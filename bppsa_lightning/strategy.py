@@ -92,6 +92,9 @@ class BPPSAStrategy(AttachesChains, OneOrSeveral, SingleDeviceStrategy):
     gradients arrive through autograd's own accumulation. Evaluation runs the same forward kernels
     as training, so that its numbers are those of the validation in ``fit``.
 
+    On a CPU the process keeps what steps free until the run ends, if the C library is glibc and its
+    environment (``MALLOC_TRIM_THRESHOLD_``, …) says nothing else.
+
     Given several devices or nodes by the Trainer it becomes a `BPPSADDPStrategy`, as Lightning's
     own choice becomes "ddp" there.
 

@@ -4,10 +4,9 @@
     python docs/draw_architecture.py --check    # fails if the committed picture is out of date
 
 A box is a folder or a file directly under `bppsa_lightning/` or `csrc/`, and `testing/drivers`,
-which nobody includes. Python imports are read with `ast`, C++ includes with a regular expression;
-nothing is imported or compiled. A box stands above everything that it uses. An arrow that follows
-from others (a uses b, b uses c, hence a may use c) is left out. A new folder or file needs a line
-in `PURPOSES`, and a circle has no picture: both are errors.
+which nobody includes. Nothing is imported or compiled. A box stands above everything that it uses.
+An arrow that follows from others (a uses b, b uses c, hence a may use c) is left out. A new folder
+or file needs a line in `PURPOSES`, and a circle has no picture: both are errors.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "_same_batches": "random numbers alike",
         "attach": "attach(), detach()",
         "idle": "when nothing is scanned",
+        "_memory": "kept between steps",
         "report": "a training as a page",
         "gains": "steps timed against stock",
         "explain": "what runs how, and why",
