@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.utils.prune import BasePruningMethod
+from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 OVERRIDES_FORWARD = "overrides forward"
 
@@ -42,6 +43,11 @@ def is_forward_mode() -> bool:
 def is_tracing() -> bool:
     """Whether torch.compile or torch.jit.trace is looking."""
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+
+
+def in_modes() -> bool:
+    """Whether modes see what operators are called (fake tensors, counters of FLOPs)."""
+    return bool(_len_torch_dispatch_stack())
 
 
 def recorded() -> str | None:

@@ -31,6 +31,15 @@ STABLE_TORCH_LIBRARY(bppsa, m) {
       "int levels, int wanted) "
       "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
+      "recurrent_ragged(str cell, Tensor x, Tensor? h0, Tensor? c0, Tensor? w_ih, Tensor w_hh, "
+      "Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, int keep, Tensor lengths, int groups) "
+      "-> (Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "recurrent_ragged_backward(str cell, Tensor? grad_output, Tensor? grad_c_n, Tensor output, "
+      "Tensor kept, Tensor x, Tensor? h0, Tensor? c0, Tensor? w_ih, Tensor w_hh, Tensor? b_ih, "
+      "Tensor? b_hh, Tensor? w_hr, Tensor lengths, int groups, int wanted) "
+      "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def(
       "recurrent_jacobian(str cell, Tensor output, Tensor kept, Tensor x, Tensor? h0, Tensor? c0, "
       "Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh, Tensor? w_hr, bool reverse) -> "
       "Tensor");

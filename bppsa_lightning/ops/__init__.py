@@ -4,7 +4,7 @@ import torch
 
 from bppsa_lightning._library import HAS_CUDA_KERNELS, NO_CUDA_KERNELS, cpu_kernels
 from bppsa_lightning.ops import jacobians as _jacobians  # noqa: F401  (registers)
-from bppsa_lightning.ops._recurrent_autograd import request_of, run_forward
+from bppsa_lightning.ops._recurrent_autograd import Ragged, request_of, run_forward
 from bppsa_lightning.ops._surviving import surviving
 from bppsa_lightning.ops.diagonal import diagonal_scan, linear_recurrence
 from bppsa_lightning.ops.dropout import dropout
@@ -12,6 +12,7 @@ from bppsa_lightning.ops.independent import indrnn
 from bppsa_lightning.ops.linear import linear
 from bppsa_lightning.ops.log import ScanLog, scan_log
 from bppsa_lightning.ops.norm import batch_norm
+from bppsa_lightning.ops.ragged import side_by_side
 from bppsa_lightning.ops.random_mask import random_mask
 from bppsa_lightning.ops.recurrent import (
     Operands,
@@ -40,6 +41,7 @@ from bppsa_lightning.ops.states_met import states_met, states_met_is_for
 __all__ = [
     "HAS_CUDA_KERNELS",
     "Operands",
+    "Ragged",
     "Regularised",
     "ScanLog",
     "SparsePattern",
@@ -74,6 +76,7 @@ __all__ = [
     "run_sampled_layer",
     "run_sparse_layer",
     "scan_log",
+    "side_by_side",
     "sparse_conv2d",
     "sparse_linear",
     "states_met",

@@ -39,6 +39,25 @@ class Operands(NamedTuple):
     w_hr: Tensor | None = None
 
 
+class Ragged(NamedTuple):
+    """Samples of different lengths, for the kernels: what follows an end is padding.
+
+    Attributes:
+        lengths: (B,), int64, on the CPU.
+        groups: of neighbours, best with falling lengths, each of which one thread walks.
+    """
+
+    lengths: Tensor
+    groups: int
+
+
+class RaggedPlan(NamedTuple):
+    """The plan of a layer over such samples, a linear scan."""
+
+    plan: planner.Plan
+    ragged: Ragged
+
+
 def request_of(cell: str, operands: Operands, algorithm: str) -> planner.Request:
     """What the planner is asked for a layer with these operands."""
     x, (GH, P) = operands.x, operands.w_hh.shape
@@ -62,7 +81,8 @@ def laid_out(operands: Operands) -> tuple[Operands, bool]:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.cell, *tensors, ctx.reverse, saved, ctx.plan = inputs  # or, in a graph, the algorithm
+    ctx.cell, *tensors, ctx.reverse, saved, plan = inputs  # or, in a graph, the algorithm
+    ctx.plan, ctx.ragged = plan if isinstance(plan, RaggedPlan) else (plan, None)
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[3])
     # Saved only where the first derivative reads it: what is not may be changed in place. The
@@ -126,7 +146,7 @@ def _scanned_backward(
     incoming = grad_output, grad_h_n, grad_c_n
     bits = bit_mask(wanted)
     results = run_planned_backward(
-        ctx.cell, incoming, output, saved, operands, ctx.reverse, ctx.plan, bits
+        ctx.cell, incoming, output, saved, operands, ctx.reverse, ctx.plan, bits, ctx.ragged
     )
     return only(wanted, results)
 
@@ -140,12 +160,14 @@ def run_planned_backward(
     reverse: bool,
     plan: planner.Plan | str,
     bits: int,
+    ragged: Ragged | None = None,
 ) -> Sequence[Tensor]:
     """The operator: gradients of all operands, empty where their bit is not set.
 
     Args:
         incoming: the gradients of output, h_n and c_n, or None, in any strides.
         plan: or an algorithm, in a graph, where it is planned whenever it runs.
+        ragged: as the forward was given it; then nobody asks for h_n.
     """
     grad_output, grad_h_n, grad_c_n = incoming
     if grad_output is not None and grad_output.stride(-1) != 1:
@@ -159,6 +181,12 @@ def run_planned_backward(
         saved,
         *operands,
     )
+    if ragged is not None:
+        grad_output, _, *others = tensors
+        of_lengths: Sequence[Tensor] = _run_ragged_backward(
+            cell, grad_output, *others, *ragged, bits
+        )
+        return of_lengths
     if isinstance(plan, str):
         found: Sequence[Tensor] = planned_backward(cell, *tensors, reverse, plan, bits)
     else:
@@ -207,6 +235,8 @@ def reference_outputs(cell: str, operands: Operands, reverse: bool) -> list[Tens
 
 _forward = torch.ops.bppsa.recurrent.default
 _run_backward = torch.ops.bppsa.recurrent_backward.default
+_ragged_forward = torch.ops.bppsa.recurrent_ragged.default
+_run_ragged_backward = torch.ops.bppsa.recurrent_ragged_backward.default
 
 
 def run_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -215,10 +245,23 @@ def run_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return _forward(*arguments)
 
 
+def run_ragged_forward(
+    cell: str, operands: Operands, keep: int, ragged: Ragged
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same for samples of different lengths."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return _ragged_forward(cell, *operands, keep, *ragged)
+
+
+def _planned_forward(cell: str, *others: Any) -> Any:
+    *operands, reverse, keep, plan = others
+    if isinstance(plan, RaggedPlan):
+        return _ragged_forward(cell, *operands, keep, *plan.ragged)
+    return _forward(cell, *operands, reverse, keep, plan.algorithm)
+
+
 # Its last argument is the backward's plan, in place of the operator's algorithm.
-RecurrentFunction = register_formula(
-    "recurrent", _setup, _backward, lambda *others: _forward(*others[:-1], others[-1].algorithm)
-)
+RecurrentFunction = register_formula("recurrent", _setup, _backward, _planned_forward)
 
 
 @torch.library.register_fake("bppsa::recurrent")
@@ -234,6 +277,21 @@ def _(cell: str, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     shapes = (T, B, P), (B, P), (B if record.has_c else 0, H), (T, B, saved)
     output, h_n, c_n, saved_numbers = map(x.new_empty, shapes)
     return output, h_n, c_n, saved_numbers
+
+
+@torch.library.register_fake("bppsa::recurrent_ragged")
+def _(cell: str, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *operands, keep, _, _ = arguments
+    results: tuple[Tensor, Tensor, Tensor, Tensor] = _forward(cell, *operands, False, keep, "auto")
+    return results
+
+
+@torch.library.register_fake("bppsa::recurrent_ragged_backward")
+def _(cell: str, grad_output: Tensor | None, *arguments: Any) -> Sequence[Tensor]:
+    *others, _, _, wanted = arguments
+    how = False, "linear", 0, 0
+    results: Sequence[Tensor] = _run_backward(cell, grad_output, None, *others, *how, wanted)
+    return results
 
 
 @torch.library.register_fake("bppsa::planned_recurrent_backward")

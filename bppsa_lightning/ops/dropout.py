@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
-from bppsa_lightning._context import is_tracing
+from bppsa_lightning._context import in_modes, is_tracing
 from bppsa_lightning.ops._checks import FLOATS
 from bppsa_lightning.ops._recorded import is_plain
 
@@ -49,7 +48,7 @@ def _is_plain_call(x: Tensor) -> bool:
     """Whether nobody but autograd sees what is done to a tensor."""
     if type(x) not in (Tensor, torch.nn.Parameter) or is_tracing() or is_plain():
         return False
-    return not _len_torch_dispatch_stack()
+    return not in_modes()
 
 
 def _drawn(x: Tensor, p: float) -> Tensor:

@@ -18,10 +18,13 @@ from bppsa_lightning.ops._checks import check_like, check_shape, check_tensor, w
 from bppsa_lightning.ops._recorded import recorded_layer
 from bppsa_lightning.ops._recurrent_autograd import (
     Operands,
+    Ragged,
+    RaggedPlan,
     RecurrentFunction,
     laid_out,
     request_of,
     run_forward,
+    run_ragged_forward,
 )
 from bppsa_lightning.ops._recurrent_transforms import transformed_layer
 
@@ -231,12 +234,15 @@ def run_layer(
     reverse: bool = False,
     algorithm: str = "auto",
     plan: planner.Plan | None = None,
+    ragged: Ragged | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`rnn`, `gru`, `ligru` or `lstm` for a caller who has checked the arguments.
 
     Args:
         cell: a name of `_cells.CELLS`.
         plan: of the backward; None to plan it here by `algorithm`.
+        ragged: on a CPU, not in reverse: where samples end, if x lets c stand still in what
+            follows, and nobody reads output or h_n there. A linear scan passes over it.
 
     Returns:
         output, h_n, c_n (empty unless an LSTM's).
@@ -251,9 +257,14 @@ def run_layer(
         # Sizes may be symbols: the backward is planned later.
         saved = planner.saved(request_of(cell, operands, algorithm)) if differentiated else 0
         return torch.ops.bppsa.recurrent(cell, *operands, reverse, int(saved), algorithm)[:3]
+    if not differentiated and ragged is not None:
+        return run_ragged_forward(cell, operands, 0, ragged)[:3]
     if not differentiated:
         return run_forward(cell, *operands, reverse, 0, algorithm)[:3]
     plan = plan or planner.plan(request_of(cell, operands, algorithm))
+    if ragged is not None and plan.algorithm == "linear":
+        how = RaggedPlan(plan, ragged)
+        return RecurrentFunction.apply(cell, *operands, reverse, plan.saved, how)[:3]
     return RecurrentFunction.apply(cell, *operands, reverse, plan.saved, plan)[:3]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.nn.utils.rnn import PackedSequence
 
-from bppsa_lightning import _overridden, _scripting, planner
+from bppsa_lightning import _overridden, _scripting, ops, planner
 from bppsa_lightning._context import is_tracing, recorded
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.planner import machine
@@ -124,7 +124,7 @@ class RecurrentChain(Chain):
             self._plan, self.device, self.compiled = plan, weights[0].device, compiling
             self.shape = T, B, config.hidden_size
         if isinstance(input, PackedSequence):
-            spread = stack.packed_scan(input, config.cell, scan, self._scan)
+            spread = stack.packed_scan(input, config.cell, scan, self._scan, ragged=True)
             return stack.run_rows(input, states, weights, self._layers, spread)
         layers = partial(self._layers, scan=scan)
         return stack.run_dense(input, states, weights, self.module.batch_first, layers)
@@ -347,12 +347,14 @@ class RecurrentChain(Chain):
         plan: planner.Plan | None = None,
         windows: bool = False,
         by_pytorch: bool = False,
+        ragged: ops.Ragged | None = None,
     ) -> tuple[Tensor, ...]:
         """One direction of one layer: x (T, B, I) -> output (T, B, P), h_n (B, P), c_n (B, H).
 
         Args:
             plan: of its backward; None to plan it here.
             windows: whether to try windows of time. by_pytorch: else by its kernels.
+            ragged: where samples end, as `ops.run_layer` takes it.
         """
         config, asked = self.config, self._algorithm == planner.SPECULATIVE
         if (windows or asked) and not is_tracing():
@@ -362,4 +364,4 @@ class RecurrentChain(Chain):
                 return found
         if by_pytorch:
             return self._windows.walk_by_pytorch(x, states, weights, reverse)
-        return stack.run_direction(config, x, states, weights, reverse, self._kernels, plan)
+        return stack.run_direction(config, x, states, weights, reverse, self._kernels, plan, ragged)

@@ -27,14 +27,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from bppsa_lightning._cells import Cell
-from bppsa_lightning._context import is_transformed
+from bppsa_lightning._context import in_modes, is_tracing, is_transformed
 from bppsa_lightning.recurrent.rows import Rows, Sequences, of_equal_length, of_similar_length
 
 Tensors = Sequence[Tensor]
 
 # x, initial states, weights, reverse, place among the module's layers and directions -> output and
 # last states: one direction of one layer.
-Scan = Callable[[Tensor, Tensors, Tensors, bool, int], tuple[Tensor, ...]]
+Scan = Callable[..., tuple[Tensor, ...]]
 
 # Far beyond what a gate gets from weights; the products with it stay in float32's range.
 _FREEZING = 1e18
@@ -51,14 +51,18 @@ class PackedScan:
         marks: whether the scan asks for one more feature, 1 in padding and 0 elsewhere, and holds
             all states there; else that is left to weights, as above.
         grouped: where groups of samples start, from their falling lengths.
+        ragged: whether the scan may be told where samples end (`ops.Ragged`).
     """
 
     def __init__(
         self, scan: Scan, cell: Cell, sequences: Sequences, device: torch.device,
         marks: bool = False, grouped: Callable[[list[int]], list[int]] = of_similar_length,
+        ragged: bool = False,
     ) -> None:  # fmt: skip
         self._scan, self._cell, self._marks = scan, cell, marks
         self._sequences, self._device = sequences, device
+        plain = device.type == "cpu" and not is_transformed() and not is_tracing()
+        self._threads = torch.get_num_threads() if ragged and plain and not in_modes() else 0
         self._rows = self._in_groups(grouped)
         relu, syncs = cell.name == "rnn_relu", check_syncs(device) or is_transformed()
         self._checks_overflow = relu and not syncs and not marks
@@ -76,7 +80,8 @@ class PackedScan:
         return (output, output.index_select(0, rows.last(reverse)), *cells)
 
     def _in_groups(self, grouped: Callable[[list[int]], list[int]]) -> Rows:
-        return Rows(self._sequences, grouped(self._sequences.lengths.tolist()), self._device)
+        starts = grouped(self._sequences.lengths.tolist())
+        return Rows(self._sequences, starts, self._device, self._threads)
 
     def _padded(
         self,
@@ -97,10 +102,17 @@ class PackedScan:
         parts = [state.split(rows.samples) for state in states]
         results = []
         for i, block in enumerate(blocks):
-            first = [part[i] for part in parts]
-            output, _, *cell = self._scan(
-                block.view(rows.steps[i], rows.samples[i], -1), first, weights, False, place
+            first, block = (
+                [part[i] for part in parts],
+                block.view(rows.steps[i], rows.samples[i], -1),
             )
+            if (ragged := rows.ragged[i]) is None:
+                output, _, *cell = self._scan(block, first, weights, False, place)
+            else:
+                order, column, told = ragged
+                first = [state.index_select(0, order) for state in first]
+                output, _, *cell = self._scan(block, first, weights, False, place, ragged=told)
+                cell = [c.index_select(0, column) for c in cell]
             results.append((output.flatten(0, 1), *cell))
         return [
             torch.cat(same) if len(same) > 1 else same[0] for same in zip(*results, strict=True)

@@ -12,10 +12,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bppsa_lightning import ops
+
 Array = npt.NDArray[np.int64]
 
 # Padded rows for each row of data above which samples are padded in groups of similar length.
 MAX_PADDING_RATIO = 4
+# Likewise from which on padding is worth passing over.
+_LEAST_PADDING = 1.05
 
 
 class Sequences(NamedTuple):
@@ -49,13 +53,18 @@ class Rows:
     Args:
         sequences: S of them. starts: the first sequence of each group.
         device: of the data.
+        threads: by which kernels walk each group, and pass over padding; 0 if they do not.
 
     Attributes:
         samples, steps, sizes: S, T and S*T of each group.
         total: R.
+        ragged: of each group, None where its sequences lie in the order of their lengths; else
+            which of them lies in each column, each one's column, and what kernels are told.
     """
 
-    def __init__(self, sequences: Sequences, starts: list[int], device: torch.device) -> None:
+    def __init__(
+        self, sequences: Sequences, starts: list[int], device: torch.device, threads: int = 0
+    ) -> None:
         first, lengths = np.array(starts), sequences.lengths
         samples = np.append(first[1:], len(lengths)) - first
         sizes = samples * lengths[first]
@@ -66,8 +75,20 @@ class Rows:
         self._last: dict[bool, Tensor] = {}
 
         # Of each sequence: the padded row of its step 0, and the rows from there to its next step.
-        self._base = np.arange(len(lengths)) + (sizes.cumsum() - sizes - first).repeat(samples)
+        columns = np.arange(len(lengths)) - first.repeat(samples)
+        self._base = columns + (sizes.cumsum() - sizes).repeat(samples)
         self._stride = samples.repeat(samples)
+        self.ragged: list[tuple[Tensor, Tensor, ops.Ragged] | None] = []
+        for a, n, size in zip(first, samples, sizes, strict=True):
+            of_group = lengths[a : a + n]
+            if n <= 2 * threads or threads == 0 or size < _LEAST_PADDING * of_group.sum():
+                self.ragged.append(None)
+                continue
+            order, groups = ops.side_by_side(int(n), threads)
+            column = np.argsort(order)
+            self._base[a : a + n] += column - np.arange(n)
+            told = ops.Ragged(torch.from_numpy(of_group[order]), groups)
+            self.ragged.append((torch.from_numpy(order), torch.from_numpy(column), told))
 
     def of(self, reverse: bool) -> Tensor:
         """(N,), the padded row of each row of data, in one direction."""

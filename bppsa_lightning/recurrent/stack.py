@@ -80,13 +80,13 @@ def run_dense(
 
 def packed_scan(
     input: PackedSequence, cell: Cell, scan: Scan, padded_scan: Scan, marks: bool = False,
-    grouped: Callable[[list[int]], list[int]] = of_similar_length,
+    grouped: Callable[[list[int]], list[int]] = of_similar_length, ragged: bool = False,
 ) -> Scan:  # fmt: skip
     """One direction of one layer, over the data (N, I) of a `PackedSequence`.
 
     Args:
         scan: the same of a tensor (T, B, I), which data is where all samples have one length.
-        padded_scan, marks, grouped: of the padded tensors that it is spread over else, as
+        padded_scan, marks, grouped, ragged: of the padded tensors that it is spread over else, as
             `PackedScan` has them.
     """
     data, batch_sizes, *_ = input
@@ -95,7 +95,7 @@ def packed_scan(
         # (Transforms of torch.func refuse numpy().)
         sizes = np.array(batch_sizes.tolist()) if is_transformed() else batch_sizes.numpy()
         sequences = Sequences.of_packed(sizes)
-        return PackedScan(padded_scan, cell, sequences, data.device, marks, grouped)
+        return PackedScan(padded_scan, cell, sequences, data.device, marks, grouped, ragged)
 
     def dense(x: Tensor, *operands: Any) -> tuple[Tensor, ...]:
         output, *last = scan(x.view(T, B, -1), *operands)
@@ -121,11 +121,11 @@ def run_rows(
 
 def run_direction(
     config: Stack, x: Tensor, states: Tensors, weights: Tensors, reverse: bool,
-    algorithm: str, plan: planner.Plan | None = None,
+    algorithm: str, plan: planner.Plan | None = None, ragged: ops.Ragged | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """One direction of one layer by our operator: x (T, B, I) -> output (T, B, P), last states."""
     operands = operands_of(config, x, states, weights)
-    output = ops.run_layer(config.cell.name, operands, reverse, algorithm, plan)
+    output = ops.run_layer(config.cell.name, operands, reverse, algorithm, plan, ragged)
     return output if config.cell.has_c else output[:2]
 
 

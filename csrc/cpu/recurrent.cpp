@@ -1,5 +1,6 @@
 // One recurrent layer in one direction, on the CPU.
 #include "../operators/recurrent_jacobian.h"
+#include "../operators/recurrent_ragged.h"
 #include "../operators/recurrent_windows.h"
 #include "crew.h"
 #include "large_results.h"
@@ -52,6 +53,9 @@ struct Device {
 STABLE_TORCH_LIBRARY_IMPL(bppsa, CPU, m) {
   m.impl("recurrent", TORCH_BOX(&bppsa::recurrent<bppsa::cpu::Device>));
   m.impl("recurrent_backward", TORCH_BOX(&bppsa::recurrent_backward<bppsa::cpu::Device>));
+  m.impl("recurrent_ragged", TORCH_BOX(&bppsa::recurrent_ragged<bppsa::cpu::Device>));
+  m.impl("recurrent_ragged_backward",
+         TORCH_BOX(&bppsa::recurrent_ragged_backward<bppsa::cpu::Device>));
   m.impl("recurrent_jacobian", TORCH_BOX(&bppsa::recurrent_jacobian<bppsa::cpu::Device>));
   m.impl("recurrent_room", TORCH_BOX(&bppsa::recurrent_room<bppsa::cpu::Device>));
   m.impl("recurrent_into", TORCH_BOX(&bppsa::recurrent_into<bppsa::cpu::Device>));

@@ -97,16 +97,10 @@ void keep_whole(Request& request, const Tensor& kept, const Tensor& x) {
   request.kept = result_data(kept);
 }
 
-// The algorithm is only for the autograd formula, which sees the inputs of the operator.
 template <class Device>
-std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent(const std::string& cell, const Tensor& x,
-                                                     const Maybe& h0, const Maybe& c0,
-                                                     const Maybe& w_ih, const Tensor& w_hh,
-                                                     const Maybe& b_ih, const Maybe& b_hh,
-                                                     const Maybe& w_hr, bool reverse, int64_t keep,
-                                                     const std::string&) {
-  auto request = layer_request<Device, RecurrentForwardRequest>(
-      cell, {x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr}, reverse);
+std::tuple<Tensor, Tensor, Tensor, Tensor> run_forward(RecurrentForwardRequest request,
+                                                       const Tensor& x, bool reverse,
+                                                       int64_t keep) {
   const int64_t T = request.T, B = request.B;
   STD_TORCH_CHECK(keep >= 0 && keep <= 2, "keep: found ", keep, ", wanted 0, 1 or 2");
   keep_rows(request, Device::kept_width(request, Keep(keep)), B);
@@ -120,6 +114,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent(const std::string& cell, co
   request.kept = result_data(kept), request.c_n = result_data(c_n);
   if (B > 0) Device::run(request, Keep(keep), h_n);
   return {output, h_n, c_n, kept};
+}
+
+// The algorithm is only for the autograd formula, which sees the inputs of the operator.
+template <class Device>
+std::tuple<Tensor, Tensor, Tensor, Tensor> recurrent(const std::string& cell, const Tensor& x,
+                                                     const Maybe& h0, const Maybe& c0,
+                                                     const Maybe& w_ih, const Tensor& w_hh,
+                                                     const Maybe& b_ih, const Maybe& b_hh,
+                                                     const Maybe& w_hr, bool reverse, int64_t keep,
+                                                     const std::string&) {
+  const LayerTensors in{x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr};
+  return run_forward<Device>(layer_request<Device, RecurrentForwardRequest>(cell, in, reverse), x,
+                             reverse, keep);
 }
 
 // The gradients that enter a backward.
@@ -164,26 +171,44 @@ struct Results {
   }
 };
 
+using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+// What a forward has put out and kept, and the gradients of its results.
+struct Incoming {
+  const Maybe &output, &h_n, &c_n;
+};
+
 template <class Device>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> recurrent_backward(
-    const std::string& cell, const Maybe& grad_output, const Maybe& grad_h_n, const Maybe& grad_c_n,
-    const Tensor& output, const Tensor& kept, const Tensor& x, const Maybe& h0, const Maybe& c0,
-    const Maybe& w_ih, const Tensor& w_hh, const Maybe& b_ih, const Maybe& b_hh, const Maybe& w_hr,
-    bool reverse, const std::string& algorithm, int64_t chunk, int64_t levels, int64_t wanted) {
-  auto request = layer_request<Device, RecurrentBackwardRequest>(
-      cell, {x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr}, reverse);
-  const Plan plan = plan_of(algorithm, chunk, levels);
+Gradients run_backward(RecurrentBackwardRequest request, const LayerTensors& in, const Plan& plan,
+                       const Incoming& grad, const Tensor& output, const Tensor& kept, bool reverse,
+                       int64_t wanted) {
+  const Tensor& x = in.x;
   const int64_t T = request.T, B = request.B, I = request.I, P = request.P;
   operand(output, "output", x, {T, B, P});
   request.output = first_step(output, reverse);
   keep_whole<Device>(request, kept, x);
-  set_incoming(request, grad_output, grad_h_n, grad_c_n, x, reverse);
+  set_incoming(request, grad.output, grad.h_n, grad.c_n, x, reverse);
   Results<Device> results{x, wanted};
   const Tensor grad_x = results.next(request.grad_x, {T, B, I});
   if (request.grad_x) request.grad_x = first_step(grad_x, reverse);
   request.grad_x_stride[0] = direction(reverse) * B * I, request.grad_x_stride[1] = I;
-  return std::tuple_cat(std::tuple{grad_x}, results.all(request, w_hh.size(0), b_ih.has_value(),
-                                                        b_hh.has_value(), w_hr.has_value(), plan));
+  return std::tuple_cat(std::tuple{grad_x},
+                        results.all(request, in.w_hh.size(0), in.b_ih.has_value(),
+                                    in.b_hh.has_value(), in.w_hr.has_value(), plan));
+}
+
+template <class Device>
+Gradients recurrent_backward(const std::string& cell, const Maybe& grad_output,
+                             const Maybe& grad_h_n, const Maybe& grad_c_n, const Tensor& output,
+                             const Tensor& kept, const Tensor& x, const Maybe& h0, const Maybe& c0,
+                             const Maybe& w_ih, const Tensor& w_hh, const Maybe& b_ih,
+                             const Maybe& b_hh, const Maybe& w_hr, bool reverse,
+                             const std::string& algorithm, int64_t chunk, int64_t levels,
+                             int64_t wanted) {
+  const LayerTensors in{x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr};
+  const auto request = layer_request<Device, RecurrentBackwardRequest>(cell, in, reverse);
+  return run_backward<Device>(request, in, plan_of(algorithm, chunk, levels),
+                              {grad_output, grad_h_n, grad_c_n}, output, kept, reverse, wanted);
 }
 
 }  // namespace bppsa

@@ -15,6 +15,7 @@
 
 #include "../scan/scan.h"
 #include "backward_by_units.h"
+#include "ragged.h"
 
 namespace bppsa::BPPSA_ISA {
 
@@ -126,9 +127,11 @@ struct LayerBackward {
   };
 
   void run(const Plan& plan) {
-    const SampleGroups groups(B, parallel.threads);
+    const SampleGroups groups = RaggedGroup::groups(request, parallel.threads);
     if (B == 0) return gradients.finish();
-    if (plan.algorithm != Algorithm::linear)
+    if (request.lengths)
+      group_by_group(groups);
+    else if (plan.algorithm != Algorithm::linear)
       in_stretches(plan);
     else if (const auto parts = UnitParts<T>::template of<Cell>(layer, parallel.threads);
              parts.count > 1 && !recomputes())
@@ -141,7 +144,9 @@ struct LayerBackward {
   }
 
  private:
-  void enter(int64_t b, int64_t n, T* g) const { Chain::enter(request, layer, b, n, g); }
+  void enter(int64_t b, int64_t n, T* g) const {
+    Chain::enter(request, layer, layer.steps, b, n, g);
+  }
   void leave(int64_t b, int64_t n, const T* g) const { Chain::leave(request, layer, b, n, g); }
 
   // Whether no gradient reaches a slab: neither by what is carried into it nor directly.
@@ -205,20 +210,30 @@ struct LayerBackward {
       const int64_t first = groups.count * worker / workers;
       const int64_t end = groups.count * (worker + 1) / workers;
       for (int64_t i = first; i < end; ++i) {
-        const int64_t b = groups.begin(i), n = groups.size(i), steps = slab_steps(n);
-        const Memory memory(*this, steps * n);
+        const int64_t b = groups.begin(i), n = groups.size(i), rows = slab_steps(n) * n;
+        const RaggedGroup ragged{request.lengths, layer.steps, b, n};
+        const Memory memory(*this, rows);
         Buffer<T> carry(n * state);
         Recompute recompute(*this, weights);
-        enter(b, n, carry.data);
-        for (int64_t hi = layer.steps; hi > 0; hi -= min(steps, hi)) {
-          const Slab<T> now = slab(hi, steps, b, n, memory);
+        int64_t entered = 0;
+        for (int64_t hi = layer.steps, lo; hi > 0; hi = lo) {
+          const Run run = ragged.up_to(hi);
+          Chain::enter(request, layer, hi, b + entered, run.n - entered,
+                       carry.data + entered * state);
+          entered = run.n;
+          const int64_t most = hi - run.first + 1;
+          const int64_t steps = run.n ? min(most, min(slab_steps(run.n), rows / run.n)) : most;
+          lo = hi - steps;
+          if (run.n < n) gradients.add_nothing({lo, hi, b + run.n, n - run.n, {}});
+          if (!run.n) continue;
+          const Slab<T> now = slab(hi, steps, b, run.n, memory);
           if (unreached(now, carry.data)) {
             gradients.add_nothing(now);
             continue;
           }
           if (recomputes())
             for (int64_t t = now.lo + 1; t <= now.hi; ++t) recompute(now, memory, t);
-          walk_samples(chain(weights, now, carry.data), 0, n);
+          walk_samples(chain(weights, now, carry.data), 0, run.n);
           gradients.add(worker, now);
         }
         leave(b, n, carry.data);

@@ -48,7 +48,7 @@ struct BackwardByUnits {
     bool reached = false;  // the slab it is in
 
     Part(const BackwardByUnits& all, int64_t index) : all(all), index(index) {
-      Chain::enter(all.request, layer, 0, all.B, g);
+      Chain::enter(all.request, layer, layer.steps, 0, all.B, g);
       tell(0);
     }
 

@@ -103,10 +103,10 @@ struct LayerChain {
             request.grad_stride[1]};
   }
 
-  // dL/d(state T) of samples [b, b + n), as rows of the chain's state.
-  static void enter(const RecurrentBackwardRequest& request, const Layer<T>& layer, int64_t b,
-                    int64_t n, T* g) {
-    const ConstRows<T> u = direct(request, layer.steps, b);
+  // dL/d(state t) of samples [b, b + n) that end with step t, as rows of the chain's state.
+  static void enter(const RecurrentBackwardRequest& request, const Layer<T>& layer, int64_t t,
+                    int64_t b, int64_t n, T* g) {
+    const ConstRows<T> u = direct(request, t, b);
     const ConstRows<T> last_h{static_cast<const T*>(request.grad_hn), layer.P};
     const ConstRows<T> last_c{static_cast<const T*>(request.grad_cn), layer.all};
     for (int64_t r = 0; r < n; ++r, g += state(layer)) {

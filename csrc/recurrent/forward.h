@@ -8,6 +8,7 @@
 #pragma once
 
 #include "by_units.h"
+#include "ragged.h"
 #include "step.h"
 
 namespace bppsa::BPPSA_ISA {
@@ -26,20 +27,20 @@ struct InputPart {
   const int64_t steps = weights.input_apart ? min(ceil_div(kRows, n), layer.steps) : 0;
   const Buffer<T> inputs{layer.w_ih ? n * steps * layer.I : 0}, parts{n * steps * width};
 
-  // For step t; t ascends from 1.
-  void of_step(int64_t t, ForwardStep<T>& step) const {
+  // For step t of a run, in which t ascends.
+  void of_step(int64_t t, const Run& run, ForwardStep<T>& step) const {
     if (!steps) {
       step.x = layer.x(t, b);
       return;
     }
-    const int64_t i = (t - 1) % steps;
-    if (i == 0) apply(t);
-    step.x_part = {parts.data + i * n * width, width};
+    const int64_t i = (t - run.first) % steps;
+    if (i == 0) apply(t, run);
+    step.x_part = {parts.data + i * run.n * width, width};
   }
 
   // From step t on, all samples of a step side by side.
-  void apply(int64_t t) const {
-    const int64_t I = layer.I, count = min(steps, layer.steps - t + 1);
+  void apply(int64_t t, const Run& run) const {
+    const int64_t I = layer.I, n = run.n, count = min(steps, run.last - t + 1);
     if (!layer.w_ih) {
       for (int64_t i = 0; i < count; ++i)
         weights.input(n, layer.x(t + i, b), {parts.data + i * n * width, width});
@@ -88,25 +89,26 @@ struct GroupForward {
     }
   }
 
-  // Steps [from, to]; they ascend from 1. One sample alone is a chain of short steps, of which each
-  // test and address would be a good part: kAlone, so that none is left, and all that steps read
-  // again and again beside the loop, as stores of vectors may change whatever lies in memory.
-  BPPSA_INLINE void steps(int64_t from, int64_t to) const {
-    const int64_t n = kAlone ? 1 : samples, first = layer.first;
+  // Steps [from, to] of a run. One sample alone is a chain of short steps, of which each test and
+  // address would be a good part: kAlone, so that none is left, and all that steps read again and
+  // again beside the loop, as stores of vectors may change whatever lies in memory.
+  BPPSA_INLINE void steps(int64_t from, int64_t to, const Run& run) const {
+    const int64_t n = kAlone ? 1 : run.n, first = layer.first;
+    const int64_t samples = kAlone ? 1 : this->samples;
     const int64_t kept_width = request.kept_width;
     const int64_t kept_c = kept_width - layer.all_padded + first;
     const bool keeps_all = Cell::kKept && kept_width == Cell::kKept * layer.all_padded;
-    const Rows<T> c = this->c, gates{c[n], Cell::kKept * layer.padded};
-    const Rows<T> unprojected{layer.w_hr ? gates[n] : nullptr, width};
+    const Rows<T> c = this->c, gates{c[samples], Cell::kKept * layer.padded};
+    const Rows<T> unprojected{layer.w_hr ? gates[samples] : nullptr, width};
     const StepRows<T> outputs{static_cast<T*>(request.output) + first, layer.output.step,
                               layer.output.sample};
     const StepRows<T> all_kept{static_cast<T*>(request.kept), layer.kept.step, layer.kept.sample};
-    Rows<T> h = states.at(from - 1, n), h_next = states.at(from, n);
+    Rows<T> h = states.at(from - 1, samples), h_next = states.at(from, samples);
     ForwardStep<T> step{};
     step.n = n;
     step.c_next = c;
     for (int64_t t = from; t <= to; ++t) {
-      input.of_step(t, step);
+      input.of_step(t, run, step);
       step.h = {h.data, h.ld};
       step.before =
           Cell::kStates == 2 ? ConstRows<T>{c.data, c.ld} : ConstRows<T>{h[0] + first, h.ld};
@@ -131,6 +133,15 @@ struct GroupForward {
     }
   }
 
+  // What a run leaves out.
+  void skip(const Run& run) const {
+    const StepRows<T> outputs{static_cast<T*>(request.output), layer.output.step,
+                              layer.output.sample};
+    for (int64_t t = run.first; run.n < samples && t <= run.last; ++t)
+      for (int64_t r = run.n; r < samples; ++r)
+        std::memset(outputs.at(t - 1, b)[r], 0, layer.P * sizeof(T));
+  }
+
   void end() const {
     T* c_n = static_cast<T*>(request.c_n) + layer.first;
     for (int64_t r = 0; Cell::kStates == 2 && r < samples; ++r)
@@ -143,8 +154,14 @@ void forward_group(const RecurrentForwardRequest& request, const Layer<T>& layer
                    const PackedWeightsOf<Cell>& weights, int64_t b, int64_t samples) {
   const States<T> states(layer, samples);
   const GroupForward<Cell, kAlone> group{request, layer, weights, states, b, samples};
+  const RaggedGroup ragged{request.lengths, layer.steps, b, samples};
   group.begin();
-  group.steps(1, layer.steps);
+  for (int64_t t = 1; t <= layer.steps;) {
+    const Run run = ragged.from(t);
+    if (run.n) group.steps(run.first, run.last, run);
+    group.skip(run);
+    t = run.last + 1;
+  }
   group.end();
 }
 
@@ -164,7 +181,7 @@ struct UnitsForward {
 
   // (Not inlined: beside its weights the call of a step is nothing.)
   __attribute__((noinline)) void step(int64_t t) const {
-    group.steps(t, t);
+    group.steps(t, t, {1, layer.steps, layer.B});
     if (t == layer.steps) group.end();
   }
 };
@@ -186,11 +203,11 @@ void layer_forward(const RecurrentForwardRequest& request, const Parallel& paral
   const Layer<T> layer(request);
   if constexpr (!kSeesC<Cell>) {
     const auto parts = UnitParts<T>::template of<Cell>(layer, parallel.threads);
-    if (parts.count > 1)
+    if (parts.count > 1 && !request.lengths)
       return (layer.B == 1 ? forward_by_units<Cell, true>
                            : forward_by_units<Cell, false>)(request, layer, parts, parallel);
   }
-  const SampleGroups groups(layer.B, parallel.threads);
+  const SampleGroups groups = RaggedGroup::groups(request, parallel.threads);
   using Weights = PackedWeightsOf<Cell>;
   for_each_index_reading(
       parallel, groups.count, Weights::bytes(layer),

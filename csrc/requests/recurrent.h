@@ -37,6 +37,11 @@ struct RecurrentRequest {
   // backwards grad_h0, grad_c0.
   int64_t windows, span, warm;
   void *begun_h, *begun_c;
+  // Samples of different lengths, on the CPU: of sample b what follows step lengths[b] is padding,
+  // in which its c stands still; it is not walked but for a few steps, and put out as 0. They are
+  // walked in so many groups, in each of which lengths fall. Null: all have T steps.
+  const int64_t* lengths;  // (B)
+  int64_t groups;
 };
 
 struct RecurrentForwardRequest : RecurrentRequest {

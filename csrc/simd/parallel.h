@@ -16,6 +16,12 @@ struct SampleGroups {
       : batch(batch),
         count(batch == 0 ? 0 : min(batch, ceil_div(ceil_div(batch, kMaxSize), threads) * threads)) {
   }
+  // So many, of any size.
+  static SampleGroups of(int64_t batch, int64_t count) {
+    SampleGroups groups(batch, 1);
+    groups.count = count;
+    return groups;
+  }
   int64_t begin(int64_t i) const { return batch * i / count; }
   int64_t size(int64_t i) const { return begin(i + 1) - begin(i); }
 };

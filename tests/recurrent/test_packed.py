@@ -17,8 +17,10 @@ from support.recurrent_modules import (
     tensor,
 )
 from torch.nn.utils import rnn as rnn_utils
+from torch.utils.flop_counter import FlopCounterMode
 
 import bppsa_lightning as bl
+from bppsa_lightning import ops
 from bppsa_lightning.recurrent import packed
 
 pytestmark = pytest.mark.usefixtures("accelerate_everything")
@@ -55,7 +57,8 @@ def test_a_packed_sequence_of_the_user_s_own_making():
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("waits", [False, True])
-def test_nothing_comes_from_behind_the_end_of_a_sequence(bidirectional, waits, monkeypatch):
+@pytest.mark.parametrize("short", [[3, 2], [12] * 5 + [3, 2] * 4], ids=["few", "many"])
+def test_nothing_comes_from_behind_the_end_of_a_sequence(bidirectional, waits, short, monkeypatch):
     """Behind the short sample's end its relu states would leave float32's range.
 
     Then its scan is done again; but not where to look would be to wait, as on a GPU.
@@ -66,9 +69,9 @@ def test_nothing_comes_from_behind_the_end_of_a_sequence(bidirectional, waits, m
         for name, parameter in rnn.named_parameters():
             if "weight_hh" in name:
                 parameter.data.copy_(4 * torch.ones(4, 4))
-    x = tensor(300, 3, 3).float()
+    x = tensor(300, 1 + len(short), 3).float()
     x[:, 0] = 0  # the long sample rests
-    x = pack(x, [300, 3, 2])
+    x = pack(x, [300, *short], enforce_sorted=False)
     assert all(v.isfinite().all() for v in results(stock, x, None, {}).values())
     stock.zero_grad()
     assert_same(stock, module, x, tolerance=1e-5)
@@ -101,3 +104,57 @@ def test_few_long_sequences_among_many_short_ones(given):
     assert_scanned(module)
     steps = [(T, B) for _, (T, B, _), _ in log.scans]
     assert sorted(set(steps)) == [(2, 40), (41, 2), (200, 1)] and len(steps) == 12
+
+
+@pytest.fixture
+def ragged_calls(monkeypatch):
+    """What kernels were told of samples' ends."""
+    calls = []
+
+    def told(run):
+        def spy(*arguments, **named):
+            calls.append(named.get("ragged") or (arguments[5] if len(arguments) > 5 else None))
+            return run(*arguments, **named)
+
+        return spy
+
+    monkeypatch.setattr(ops, "run_layer", told(ops.run_layer))
+    return calls
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+def test_padding_of_many_samples_is_passed_over(cell, bidirectional, threads, ragged_calls):
+    stock, module = pair(cell, num_layers=2, bidirectional=bidirectional)
+    lengths = torch.randint(1, 60, (19,), generator=torch.Generator().manual_seed(2)).tolist()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert_same(stock, module, pack(tensor(max(lengths), 19, 3), lengths, enforce_sorted=False))
+    finally:
+        torch.set_num_threads(before)
+    assert ragged_calls and all(told is not None for told in ragged_calls)
+    assert {told.groups for told in ragged_calls} == {threads}
+    assert all(sorted(told.lengths.tolist()) == sorted(lengths) for told in ragged_calls)
+
+
+@pytest.mark.parametrize("lengths", [[20] * 10 + [19] * 9, [20, 5, 3, 1]], ids=["alike", "few"])
+def test_little_padding_or_few_samples_are_not_passed_over(lengths, ragged_calls):
+    stock, module = pair("LSTM")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert_same(stock, module, pack(tensor(20, len(lengths), 3), lengths))
+    finally:
+        torch.set_num_threads(before)
+    assert ragged_calls == [None] * len(ragged_calls)
+
+
+def test_modes_see_the_operator_that_they_know(ragged_calls):
+    stock, module = pair("GRU")
+    lengths = list(range(30, 11, -1))
+    x = pack(tensor(30, 19, 3), lengths)
+    with FlopCounterMode(display=False) as counter:
+        module(x)
+    assert counter.get_total_flops() > 0 and ragged_calls == [None]
