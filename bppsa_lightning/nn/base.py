@@ -177,6 +177,17 @@ class Recurrent(nn.Module):
         """What a step of `walk` costs on a CPU beside its rows, in rows: in Python, many."""
         return ROWS_OF_A_KERNEL if self.walks_rows else 32
 
+    @property
+    def row_work(self) -> int:
+        """Multiply-adds of a step of a sample, if there is a `walk_ragged`, and 0 else."""
+        return 0
+
+    def walk_ragged(
+        self, x: Tensor, states: Tensors, w: Weights, ragged: ops.Ragged
+    ) -> tuple[Tensor, ...]:
+        """As `walk`, where it may pass over what follows the ends of samples."""
+        raise NotImplementedError
+
     # What PyTorch's modules have
 
     def reset_parameters(self) -> None:
@@ -305,15 +316,16 @@ class Recurrent(nn.Module):
     def _scan_of(self, input: Tensor | PackedSequence, segments: Segments | None) -> Scan:
         """One direction of one layer, over the data of an input and what `project` made of it."""
         padded = partial(self._walk, marked=self.marks)
-        grouped = of_similar_length
-        if input.data.device.type == "cpu":  # elsewhere nobody has measured it
-            grouped = partial(cheapest, step_rows=self.step_rows)
+        device, grouped, row_work = input.data.device, of_similar_length, 0
+        if device.type == "cpu":  # elsewhere nobody has measured it
+            row_work = self.row_work
+            grouped = partial(cheapest, step_rows=self.step_rows, row_work=row_work)
+        how = self.marks, grouped, row_work
         if segments is not None:
-            device = input.data.device
-            spread = PackedScan(padded, self.cell, segments.sequences, device, self.marks, grouped)
+            spread = PackedScan(padded, self.cell, segments.sequences, device, *how)
             return ResetScan(spread, segments, self.reset_to == "initial", device)
         if isinstance(input, PackedSequence):
-            return stack.packed_scan(input, self.cell, self._walk, padded, self.marks, grouped)
+            return stack.packed_scan(input, self.cell, self._walk, padded, *how)
         return self._walk
 
     def _projected(
@@ -327,8 +339,10 @@ class Recurrent(nn.Module):
 
     def _walk(
         self, x: Tensor, states: Tensors, weights: Tensors, reverse: bool, place: int,
-        marked: bool = False,
+        marked: bool = False, ragged: ops.Ragged | None = None,
     ) -> tuple[Tensor, ...]:  # fmt: skip
+        if ragged is not None:
+            return self.walk_ragged(x, states, self._named(weights), ragged)
         return self.walk(x, states, self._named(weights), reverse, marked)
 
     def _named(self, weights: Tensors) -> Weights:

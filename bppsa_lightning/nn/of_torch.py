@@ -5,6 +5,7 @@ from typing import Any, ClassVar, TypeVar
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from bppsa_lightning import ops
 from bppsa_lightning.nn import by_rows
 from bppsa_lightning.nn.base import Weights
 from bppsa_lightning.nn.operated import OfInput
@@ -66,6 +67,19 @@ class OfTorch(OfInput):
 
     def operate(self, x: Tensor, states: Tensors, w: Weights, reverse: bool) -> tuple[Tensor, ...]:
         return stack.run_direction(self._config, x, states, list(w.values()), reverse, "auto")
+
+    @property
+    def row_work(self) -> int:
+        if self.is_noisy:
+            return 0
+        of_gates = self._config.cell.gates * self.hidden_size
+        return of_gates * (self.input_size + (self.proj_size or self.hidden_size) + 8)
+
+    def walk_ragged(
+        self, x: Tensor, states: Tensors, w: Weights, ragged: ops.Ragged
+    ) -> tuple[Tensor, ...]:
+        weights = list(w.values())
+        return stack.run_direction(self._config, x, states, weights, False, "auto", ragged=ragged)
 
 
 def _moved(layer: nn.Module, to: type[Any], options: dict[str, Any]) -> Any:

@@ -44,6 +44,7 @@ class RecurrentConfig:
             b_hh, w_hr.
         shapes: of the weights, in the same order.
         state_sizes: of each state: (P,), or (P, H) for an LSTM's h and c.
+        row_work: multiply-adds of a step of a sample, in the first layer, and some for its gates.
     """
 
     def __init__(self, module: nn.RNNBase) -> None:
@@ -55,6 +56,7 @@ class RecurrentConfig:
         self.names = tuple(module._flat_weights_names)
         self.state_sizes = (P, self.hidden_size) if cell.has_c else (P,)
         rows = cell.gates * self.hidden_size
+        self.row_work = rows * (self.input_size + P + 8)
         self.shapes: list[tuple[int, ...]] = []
         for layer in range(self.layers):
             columns = self.directions * P if layer else self.input_size

@@ -124,7 +124,9 @@ class RecurrentChain(Chain):
             self._plan, self.device, self.compiled = plan, weights[0].device, compiling
             self.shape = T, B, config.hidden_size
         if isinstance(input, PackedSequence):
-            spread = stack.packed_scan(input, config.cell, scan, self._scan, ragged=True)
+            spread = stack.packed_scan(
+                input, config.cell, scan, self._scan, row_work=config.row_work
+            )
             return stack.run_rows(input, states, weights, self._layers, spread)
         layers = partial(self._layers, scan=scan)
         return stack.run_dense(input, states, weights, self.module.batch_first, layers)

@@ -28,7 +28,13 @@ from torch.nn.functional import pad
 
 from bppsa_lightning._cells import Cell
 from bppsa_lightning._context import in_modes, is_tracing, is_transformed
-from bppsa_lightning.recurrent.rows import Rows, Sequences, of_equal_length, of_similar_length
+from bppsa_lightning.recurrent.rows import (
+    Rows,
+    Sequences,
+    may_pass_over,
+    of_equal_length,
+    of_similar_length,
+)
 
 Tensors = Sequence[Tensor]
 
@@ -51,18 +57,21 @@ class PackedScan:
         marks: whether the scan asks for one more feature, 1 in padding and 0 elsewhere, and holds
             all states there; else that is left to weights, as above.
         grouped: where groups of samples start, from their falling lengths.
-        ragged: whether the scan may be told where samples end (`ops.Ragged`).
+        row_work: multiply-adds of a step of a sample, if the scan can be told where samples end
+            (`ops.Ragged`), and 0 else.
     """
 
     def __init__(
         self, scan: Scan, cell: Cell, sequences: Sequences, device: torch.device,
         marks: bool = False, grouped: Callable[[list[int]], list[int]] = of_similar_length,
-        ragged: bool = False,
+        row_work: int = 0,
     ) -> None:  # fmt: skip
         self._scan, self._cell, self._marks = scan, cell, marks
         self._sequences, self._device = sequences, device
-        plain = device.type == "cpu" and not is_transformed() and not is_tracing()
-        self._threads = torch.get_num_threads() if ragged and plain and not in_modes() else 0
+        self._row_work = 0
+        if device.type == "cpu" and row_work and may_pass_over(sequences.lengths, row_work):
+            plain = not (is_transformed() or is_tracing() or in_modes())
+            self._row_work = row_work if plain else 0
         self._rows = self._in_groups(grouped)
         relu, syncs = cell.name == "rnn_relu", check_syncs(device) or is_transformed()
         self._checks_overflow = relu and not syncs and not marks
@@ -81,7 +90,7 @@ class PackedScan:
 
     def _in_groups(self, grouped: Callable[[list[int]], list[int]]) -> Rows:
         starts = grouped(self._sequences.lengths.tolist())
-        return Rows(self._sequences, starts, self._device, self._threads)
+        return Rows(self._sequences, starts, self._device, self._row_work)
 
     def _padded(
         self,

@@ -18,8 +18,10 @@ Array = npt.NDArray[np.int64]
 
 # Padded rows for each row of data above which samples are padded in groups of similar length.
 MAX_PADDING_RATIO = 4
-# Likewise from which on padding is worth passing over.
-_LEAST_PADDING = 1.05
+# Multiply-adds of padding from which on it is worth passing over: that takes some 25 us of Python.
+_LEAST_WORK = 1 << 21
+# Steps, the last of which has samples that have ended as well: csrc/recurrent/ragged.h.
+_STEPS = 8
 
 
 class Sequences(NamedTuple):
@@ -53,7 +55,7 @@ class Rows:
     Args:
         sequences: S of them. starts: the first sequence of each group.
         device: of the data.
-        threads: by which kernels walk each group, and pass over padding; 0 if they do not.
+        row_work: multiply-adds of a row, if kernels can pass over padding, and 0 else.
 
     Attributes:
         samples, steps, sizes: S, T and S*T of each group.
@@ -63,7 +65,7 @@ class Rows:
     """
 
     def __init__(
-        self, sequences: Sequences, starts: list[int], device: torch.device, threads: int = 0
+        self, sequences: Sequences, starts: list[int], device: torch.device, row_work: int = 0
     ) -> None:
         first, lengths = np.array(starts), sequences.lengths
         samples = np.append(first[1:], len(lengths)) - first
@@ -79,12 +81,15 @@ class Rows:
         self._base = columns + (sizes.cumsum() - sizes).repeat(samples)
         self._stride = samples.repeat(samples)
         self.ragged: list[tuple[Tensor, Tensor, ops.Ragged] | None] = []
-        for a, n, size in zip(first, samples, sizes, strict=True):
+        if not row_work:
+            self.ragged = [None] * len(starts)
+            return
+        for a, n in zip(first, samples, strict=True):
             of_group = lengths[a : a + n]
-            if n <= 2 * threads or threads == 0 or size < _LEAST_PADDING * of_group.sum():
+            if not passes_over(of_group, row_work):
                 self.ragged.append(None)
                 continue
-            order, groups = ops.side_by_side(int(n), threads)
+            order, groups = ops.side_by_side(int(n), torch.get_num_threads())
             column = np.argsort(order)
             self._base[a : a + n] += column - np.arange(n)
             told = ops.Ragged(torch.from_numpy(of_group[order]), groups)
@@ -106,6 +111,25 @@ class Rows:
             ends = self._sequences.first if reverse else self._sequences.last
             self._last[reverse] = moved(ends, self._device)
         return self._last[reverse]
+
+
+def may_pass_over(lengths: Array, row_work: int) -> bool:
+    """Whether there may be padding enough, by a look at the longest: for short calls."""
+    return int(lengths[0]) * len(lengths) * row_work >= _LEAST_WORK
+
+
+def passes_over(lengths: Array, row_work: int) -> bool:
+    """Whether kernels had better pass over the padding of samples by falling lengths.
+
+    Of few samples they would not: threads may share the units of these.
+
+    Args:
+        row_work: as of `Rows`.
+    """
+    if not may_pass_over(lengths, row_work) or len(lengths) <= 2 * torch.get_num_threads():
+        return False
+    walked = np.minimum(-(-lengths // _STEPS) * _STEPS, lengths[0])
+    return int(lengths[0] * len(lengths) - walked.sum()) * row_work >= _LEAST_WORK
 
 
 def padded_steps(batch_sizes: Tensor) -> int:
@@ -137,12 +161,17 @@ def of_similar_length(lengths: list[int]) -> list[int]:
     return starts
 
 
-def cheapest(lengths: list[int], step_rows: int) -> list[int]:
+def cheapest(lengths: list[int], step_rows: int, row_work: int = 0) -> list[int]:
     """Where groups start so that they are walked soonest, if a step costs `step_rows` more rows.
 
     Few long sequences among many short ones are walked by themselves, which a rule by the sum of
     all padding does not see.
+
+    Args:
+        row_work: as of `Rows`. Padding that kernels pass over costs memory alone.
     """
+    if passes_over(np.array(lengths), row_work):
+        return of_similar_length(lengths)
     starts = of_equal_length(lengths)
     of = np.array(lengths)[starts]
     bounds = np.array([*starts, len(lengths)])

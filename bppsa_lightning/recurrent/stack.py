@@ -80,13 +80,13 @@ def run_dense(
 
 def packed_scan(
     input: PackedSequence, cell: Cell, scan: Scan, padded_scan: Scan, marks: bool = False,
-    grouped: Callable[[list[int]], list[int]] = of_similar_length, ragged: bool = False,
+    grouped: Callable[[list[int]], list[int]] = of_similar_length, row_work: int = 0,
 ) -> Scan:  # fmt: skip
     """One direction of one layer, over the data (N, I) of a `PackedSequence`.
 
     Args:
         scan: the same of a tensor (T, B, I), which data is where all samples have one length.
-        padded_scan, marks, grouped, ragged: of the padded tensors that it is spread over else, as
+        padded_scan, marks, grouped, row_work: of the padded tensors that it is spread over else, as
             `PackedScan` has them.
     """
     data, batch_sizes, *_ = input
@@ -95,7 +95,7 @@ def packed_scan(
         # (Transforms of torch.func refuse numpy().)
         sizes = np.array(batch_sizes.tolist()) if is_transformed() else batch_sizes.numpy()
         sequences = Sequences.of_packed(sizes)
-        return PackedScan(padded_scan, cell, sequences, data.device, marks, grouped, ragged)
+        return PackedScan(padded_scan, cell, sequences, data.device, marks, grouped, row_work)
 
     def dense(x: Tensor, *operands: Any) -> tuple[Tensor, ...]:
         output, *last = scan(x.view(T, B, -1), *operands)

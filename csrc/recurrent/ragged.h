@@ -16,7 +16,7 @@ struct Run {
 
 // Samples [b, b + n) of a layer.
 struct RaggedGroup {
-  static constexpr int64_t kSteps = 16;
+  static constexpr int64_t kSteps = 8;
 
   const int64_t* lengths;  // of all samples; or null
   int64_t steps, b, n;

@@ -3,6 +3,7 @@
 T steps, B batch.
 """
 
+import numpy as np
 import pytest
 import torch
 from support.cases import relative_error
@@ -21,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import bppsa_lightning as bl
 from bppsa_lightning import ops
-from bppsa_lightning.recurrent import packed
+from bppsa_lightning.recurrent import packed, rows
 
 pytestmark = pytest.mark.usefixtures("accelerate_everything")
 
@@ -119,6 +120,7 @@ def ragged_calls(monkeypatch):
         return spy
 
     monkeypatch.setattr(ops, "run_layer", told(ops.run_layer))
+    monkeypatch.setattr(rows, "_LEAST_WORK", 1)
     return calls
 
 
@@ -149,6 +151,16 @@ def test_little_padding_or_few_samples_are_not_passed_over(lengths, ragged_calls
     finally:
         torch.set_num_threads(before)
     assert ragged_calls == [None] * len(ragged_calls)
+
+
+def test_padding_is_passed_over_where_it_takes_longer_than_to_say_so():
+    lengths, threads = np.array([40, 9, 8, 7, 1] * 10), torch.get_num_threads()
+    lengths[::-1].sort()
+    assert len(lengths) > 2 * threads
+    saved = 40 * 50 - 10 * (40 + 16 + 8 + 8 + 8)
+    assert not rows.passes_over(lengths, 0)
+    assert not rows.passes_over(lengths, rows._LEAST_WORK // saved)
+    assert rows.passes_over(lengths, rows._LEAST_WORK // saved + 1)
 
 
 def test_modes_see_the_operator_that_they_know(ragged_calls):
