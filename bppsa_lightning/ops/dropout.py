@@ -54,16 +54,18 @@ def _is_plain_call(x: Tensor) -> bool:
 def _drawn(x: Tensor, p: float) -> Tensor:
     """What x.bernoulli_(p) would draw, as a mask, from PyTorch's generator.
 
-    Another thread may draw in the meantime, as the interpreter is free for it: then again.
+    Another thread may draw in the meantime, as the interpreter is free for it: then again, and
+    after some times by PyTorch, which holds a lock.
     """
     generator = torch.default_generator
-    while True:
+    for _ in range(3):
         before = generator.get_state()
         state = before.clone()
         mask: Tensor = _draw(state, x.shape, p)
         if torch.equal(generator.get_state(), before):
             generator.set_state(state)
             return mask
+    return torch.empty(x.shape, dtype=torch.float32, device="cpu").bernoulli_(p).bool()
 
 
 @cache

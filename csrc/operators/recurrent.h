@@ -173,7 +173,7 @@ struct Results {
 
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// What a forward has put out and kept, and the gradients of its results.
+// The gradients of a forward's results.
 struct Incoming {
   const Maybe &output, &h_n, &c_n;
 };

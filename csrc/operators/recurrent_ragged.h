@@ -1,10 +1,12 @@
 // bppsa::recurrent_ragged and bppsa::recurrent_ragged_backward: a layer over samples of different
 // lengths, forwards in time, by a linear scan; on the CPU.
 //
-//   as bppsa::recurrent; lengths (B,) int64, on the CPU: of sample b the steps from lengths[b] on
-//   are padding. There output is 0, or what follows from x, and no gradient may enter; c_n is c of
-//   the last step, so that in padding x must let c stand still. h_n has no meaning. groups: how
-//   many groups of neighbours are walked by themselves, best with falling lengths
+//   as bppsa::recurrent, and
+//   lengths (B,) int64: of sample b the steps from lengths[b] on are padding
+//   groups: how many groups of neighbours are walked by themselves, best with falling lengths
+//
+// In padding output is 0, or what follows from x, and no gradient may enter. c_n is c of the last
+// step, so that x must let c stand still there; h_n has no meaning.
 #pragma once
 
 #include "recurrent.h"

@@ -133,6 +133,22 @@ def test_numbers_that_another_thread_draws_meanwhile_are_not_drawn_twice(monkeyp
     assert torch.equal(functional.dropout(x, 0.5), own)
 
 
+@ours
+def test_beside_a_thread_that_never_stops_drawing(monkeypatch):
+    module = __import__("sys").modules["bppsa_lightning.ops.dropout"]
+
+    def interrupted(state, size, p):
+        torch.rand(5)
+        return draw(state, size, p)
+
+    monkeypatch.setattr(module, "_draw", interrupted)
+    torch.manual_seed(1)
+    own = run(torch.ones(5000), 0.5)
+    torch.manual_seed(1)
+    torch.rand(5), torch.rand(5), torch.rand(5)
+    assert torch.equal(functional.dropout(torch.ones(5000), 0.5), own)
+
+
 @pytest.mark.parametrize(
     "x",
     [
