@@ -31,7 +31,7 @@ LAYER = [
     ("x_stride", ctypes.c_int64 * 2), *pointers("h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh", "w_hr"),
     ("output_stride", ctypes.c_int64 * 2), *numbers("kept_width"),
     ("kept_stride", ctypes.c_int64 * 2), *numbers("windows", "span", "warm"),
-    *pointers("begun_h", "begun_c", "output", "kept"),
+    *pointers("begun_h", "begun_c", "lengths"), *numbers("groups"), *pointers("output", "kept"),
 ]  # fmt: skip
 ForwardRequest = mirror("RecurrentForwardRequest", LAYER, pointers("c_n"))
 BackwardRequest = mirror(
