@@ -20,7 +20,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
     On most CPUs PyTorch draws a mask from its Mersenne twister one number after the other, 7 ns
     each; here vectors of them are made at once. PyTorch itself drops where that was not found to
-    draw the same numbers (on Intel's processors it draws others, several at a time), on other
+    draw the same numbers (by its source it leaves them to MKL on Intel's processors), on other
     devices, for 16-bit floats, few numbers or those that do not lie in a row, and under
     torch.compile, a transform or another mode.
 
