@@ -72,8 +72,8 @@ class OfTorch(OfInput):
     def row_work(self) -> int:
         if self.is_noisy:
             return 0
-        of_gates = self._config.cell.gates * self.hidden_size
-        return of_gates * (self.input_size + (self.proj_size or self.hidden_size) + 8)
+        shown = self.proj_size or self.hidden_size
+        return self._config.cell.row_work(self.input_size, self.hidden_size, shown)
 
     def walk_ragged(
         self, x: Tensor, states: Tensors, w: Weights, ragged: ops.Ragged

@@ -39,6 +39,8 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 
 def _is_ours(x: Tensor, p: float) -> bool:
+    if not isinstance(x, Tensor) or not isinstance(p, float):  # of which PyTorch will say so
+        return False
     if x.device.type != "cpu" or x.dtype not in FLOATS or not _is_plain_call(x):
         return False
     return 0 < p < 1 and x.numel() >= _LEAST and x.is_contiguous() and _draws_as_torch()

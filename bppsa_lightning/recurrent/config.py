@@ -56,7 +56,7 @@ class RecurrentConfig:
         self.names = tuple(module._flat_weights_names)
         self.state_sizes = (P, self.hidden_size) if cell.has_c else (P,)
         rows = cell.gates * self.hidden_size
-        self.row_work = rows * (self.input_size + P + 8)
+        self.row_work = cell.row_work(self.input_size, self.hidden_size, P)
         self.shapes: list[tuple[int, ...]] = []
         for layer in range(self.layers):
             columns = self.directions * P if layer else self.input_size

@@ -111,16 +111,14 @@ class PackedScan:
         parts = [state.split(rows.samples) for state in states]
         results = []
         for i, block in enumerate(blocks):
-            first, block = (
-                [part[i] for part in parts],
-                block.view(rows.steps[i], rows.samples[i], -1),
-            )
+            first = [part[i] for part in parts]
+            x_i = block.view(rows.steps[i], rows.samples[i], -1)
             if (ragged := rows.ragged[i]) is None:
-                output, _, *cell = self._scan(block, first, weights, False, place)
+                output, _, *cell = self._scan(x_i, first, weights, False, place)
             else:
                 order, column, told = ragged
                 first = [state.index_select(0, order) for state in first]
-                output, _, *cell = self._scan(block, first, weights, False, place, ragged=told)
+                output, _, *cell = self._scan(x_i, first, weights, False, place, ragged=told)
                 cell = [c.index_select(0, column) for c in cell]
             results.append((output.flatten(0, 1), *cell))
         return [

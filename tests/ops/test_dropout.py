@@ -201,6 +201,11 @@ def test_a_wrong_probability_is_named(p):
         run(torch.ones(9000), p)
 
 
+def test_what_is_no_tensor_is_named():
+    with pytest.raises(TypeError, match="list"):
+        run([1.0] * 9000, 0.5)
+
+
 @pytest.mark.parametrize("cell", ["RNN", "GRU", "LSTM"])
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_between_attached_layers_the_noise_is_pytorchs(cell, batch_first):
