@@ -1,6 +1,8 @@
 """dropout: as PyTorch's, number by number, on a CPU in a fraction of the time."""
 
+import os
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import torch
@@ -11,6 +13,8 @@ from bppsa_lightning._context import in_modes, is_tracing
 from bppsa_lightning.ops._checks import FLOATS
 from bppsa_lightning.ops._recorded import is_plain
 
+# Held from a look at the generator's state until the next one is set.
+_drawing = Lock()
 # Numbers from which on the calls of ours cost less than the drawing of PyTorch's.
 _LEAST = 1 << 12
 
@@ -21,11 +25,12 @@ def dropout(x: Tensor, p: float) -> Tensor:
     On most CPUs PyTorch draws a mask from its Mersenne twister one number after the other, 7 ns
     each; here vectors of them are made at once. PyTorch itself drops where that was not found to
     draw the same numbers (by its source it leaves them to MKL on Intel's processors), on other
-    devices, for 16-bit floats, few numbers or those that do not lie in a row, and under
+    devices, for 16-bit floats, few numbers or those that have gaps between them, and under
     torch.compile, a transform or another mode.
 
     Args:
-        x: of any shape. p: the probability, in [0, 1], of becoming 0; others are divided by 1 - p.
+        x: of any shape, its dimensions in any order in memory.
+        p: the probability, in [0, 1], of becoming 0; others are divided by 1 - p.
 
     Returns:
         As x. Differentiable any number of times.
@@ -35,7 +40,15 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """
     if not _is_ours(x, p):
         return functional.dropout(x, p)
-    return _Masked.apply(x, _drawn(x, 1 - p), _scale(1 - p, x.dtype))  # type: ignore[no-any-return]
+    order = None if x.is_contiguous() else _order(x)  # in which PyTorch draws
+    rows = x if order is None else x.permute(order)
+    output: Tensor = _Masked.apply(rows, _drawn(rows, 1 - p), _scale(1 - p, x.dtype))
+    return output if order is None else output.permute([*map(order.index, range(x.dim()))])
+
+
+def _order(x: Tensor) -> list[int]:
+    """Its dimensions, as its numbers lie in memory."""
+    return sorted(range(x.dim()), key=x.stride, reverse=True)
 
 
 def _is_ours(x: Tensor, p: float) -> bool:
@@ -43,31 +56,44 @@ def _is_ours(x: Tensor, p: float) -> bool:
         return False
     if x.device.type != "cpu" or x.dtype not in FLOATS or not _is_plain_call(x):
         return False
-    return 0 < p < 1 and x.numel() >= _LEAST and x.is_contiguous() and _draws_as_torch()
+    if not 0 < p < 1 or x.numel() < _LEAST or not draws_as_torch():
+        return False
+    return x.is_contiguous() or x.permute(_order(x)).is_contiguous()
 
 
 def _is_plain_call(x: Tensor) -> bool:
     """Whether nobody but autograd sees what is done to a tensor."""
     if type(x) not in (Tensor, torch.nn.Parameter) or is_tracing() or is_plain():
         return False
-    return not in_modes()
+    return not (in_modes() or x.is_nested or x.layout is not torch.strided or x._is_zerotensor())
 
 
 def _drawn(x: Tensor, p: float) -> Tensor:
     """What x.bernoulli_(p) would draw, as a mask, from PyTorch's generator.
 
-    Another thread may draw in the meantime, as the interpreter is free for it: then again, and
-    after some times by PyTorch, which holds a lock.
+    Other threads wait for that here; but PyTorch may draw for one of them in the meantime, as the
+    interpreter is free for it: then again, and after some times by PyTorch, which holds a lock.
     """
     generator = torch.default_generator
     for _ in range(3):
-        before = generator.get_state()
-        state = before.clone()
-        mask: Tensor = _draw(state, x.shape, p)
-        if torch.equal(generator.get_state(), before):
-            generator.set_state(state)
-            return mask
+        with _drawing:
+            state = generator.get_state()
+            before = state.numpy().tobytes()
+            mask: Tensor = _draw(state, x.shape, p)
+            # (Neither of these two lets another thread run, as an operator of torch does.)
+            if generator.get_state().numpy().tobytes() == before:
+                generator.set_state(state)
+                return mask
     return torch.empty(x.shape, dtype=torch.float32, device="cpu").bernoulli_(p).bool()
+
+
+def _nobody_draws() -> None:
+    """A process that forks leaves its other threads behind, and with them what they held."""
+    global _drawing
+    _drawing = Lock()
+
+
+os.register_at_fork(after_in_child=_nobody_draws)
 
 
 @cache
@@ -77,7 +103,7 @@ def _scale(p: float, dtype: torch.dtype) -> float:
 
 
 @cache
-def _draws_as_torch() -> bool:
+def draws_as_torch() -> bool:
     """Whether PyTorch's numbers on this machine are those of `csrc/recurrent/dropout.h`."""
     generator = torch.Generator()
     generator.manual_seed(2147483647)
@@ -103,7 +129,7 @@ class _Masked(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, mask: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(mask)
         ctx.scale = scale
-        output: Tensor = _multiply(x, mask, scale).view(x.shape)
+        output: Tensor = _multiply(x, mask, scale)
         return output
 
     @staticmethod
@@ -121,4 +147,4 @@ def _(state: Tensor, size: list[int], p: float) -> Tensor:
 
 @torch.library.register_fake("bppsa::masked")
 def _(x: Tensor, mask: Tensor, scale: float) -> Tensor:
-    return x.new_empty(x.numel())
+    return x.new_empty(x.shape)

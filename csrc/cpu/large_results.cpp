@@ -81,7 +81,7 @@ void* allocate(int64_t bytes) {
 
 }  // namespace
 
-Tensor empty_of_steps(const Tensor& like, Sizes size) {
+Tensor empty_of_steps(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef size) {
   int64_t bytes = bytes_of(storage_of(like));
   for (int64_t n : size) bytes *= n;
 #if defined(__SANITIZE_ADDRESS__)  // which notices what is touched beyond a piece
@@ -90,21 +90,17 @@ Tensor empty_of_steps(const Tensor& like, Sizes size) {
   // (Half a page: results of 4 MB left to the allocator cost a quarter of an LSTM's training step.)
   constexpr int64_t kLarge = kPage / 2;
 #endif
-  if (bytes < kLarge) return empty_beside(like, size);
+  if (bytes < kLarge) return torch::stable::new_empty(like, size);
   bytes = (bytes + kPage - 1) / kPage * kPage;
   void* data = freed().take(bytes);
   if (!data) data = allocate(bytes);
-  if (!data) return empty_beside(like, size);  // which says that there is no memory
-  int64_t strides[3], stride = 1;
-  for (int d = int(size.size()) - 1; d >= 0; --d) {
-    strides[d] = stride;
-    stride *= size.begin()[d];
-  }
-  using Ints = torch::headeronly::IntHeaderOnlyArrayRef;
-  return torch::stable::from_blob(data, Ints(size), Ints(strides, size.size()),
-                                  torch::stable::Device(torch::headeronly::DeviceType::CPU),
-                                  like.scalar_type(),
-                                  [bytes](void* piece) { freed().give(piece, bytes); });
+  if (!data) return torch::stable::new_empty(like, size);  // which says that there is no memory
+  Ints strides(size.size());
+  int64_t stride = 1;
+  for (size_t d = size.size(); d-- > 0; stride *= size[d]) strides[d] = stride;
+  return torch::stable::from_blob(
+      data, size, strides, torch::stable::Device(torch::headeronly::DeviceType::CPU),
+      like.scalar_type(), [bytes](void* piece) { freed().give(piece, bytes); });
 }
 
 }  // namespace bppsa::cpu

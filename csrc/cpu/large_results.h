@@ -11,6 +11,9 @@
 namespace bppsa::cpu {
 
 // A contiguous tensor of like's dtype, uninitialised. (A large one is not resizable.)
-Tensor empty_of_steps(const Tensor& like, Sizes size);
+Tensor empty_of_steps(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef size);
+inline Tensor empty_of_steps(const Tensor& like, Sizes size) {
+  return empty_of_steps(like, torch::headeronly::IntHeaderOnlyArrayRef(size));
+}
 
 }  // namespace bppsa::cpu

@@ -48,11 +48,11 @@ Tensor masked(const Tensor& x, const Tensor& mask, double scale) {
   STD_TORCH_CHECK(x.is_contiguous(), "x: wanted a contiguous tensor");
   MaskedRequest request{};
   request.storage = real_storage(x, "x"), request.size = x.numel(), request.scale = scale;
-  const Tensor flat = empty_of_steps(x, {request.size});
+  const Tensor output = empty_of_steps(x, x.sizes());
   request.x = x.data_ptr(), request.mask = static_cast<const uint8_t*>(mask.data_ptr());
-  request.output = flat.data_ptr();
+  request.output = output.data_ptr();
   if (request.size) kernels().masked(request, parallel_for_work(2 * request.size));
-  return flat;
+  return output;
 }
 
 }  // namespace

@@ -1,5 +1,9 @@
 """bl.ops.dropout: PyTorch's results, gradients and generator, bit by bit; what is left to it."""
 
+import os
+import signal
+import threading
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -7,12 +11,12 @@ from torch.nn import functional
 
 import bppsa_lightning as bl
 from bppsa_lightning.ops import dropout as run
-from bppsa_lightning.ops.dropout import _draws_as_torch, _is_ours
+from bppsa_lightning.ops.dropout import _is_ours, draws_as_torch
 
 draw = torch.ops.bppsa.bernoulli.default
 DTYPES = [torch.float32, torch.float64]
 ours = pytest.mark.skipif(
-    not _draws_as_torch(), reason="PyTorch's dropout draws other numbers on this processor"
+    not draws_as_torch(), reason="PyTorch's dropout draws other numbers on this processor"
 )
 
 
@@ -58,6 +62,33 @@ def test_they_are_drawn_by_the_operator():
                 assert same_bits(stock, own)
     finally:
         torch.set_num_threads(before)
+
+
+@ours
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.transpose(0, 1),
+        lambda x: x.permute(2, 0, 3, 1),
+        lambda x: x.unsqueeze(2).transpose(1, 2).transpose(0, 3),
+        lambda x: x.to(memory_format=torch.channels_last),
+        lambda x: x.flatten(1).t(),
+    ],
+)
+def test_numbers_are_drawn_in_the_order_of_memory(view, dtype):
+    """As behind a batch_first layer, whose output is a transposed view."""
+    x = view(torch.randn(5, 24, 7, 10, dtype=dtype))
+    assert not x.is_contiguous() and _is_ours(x, 0.3)
+    (stock, *others), (own, *found) = both(x, 0.3)
+    assert same_bits(stock.contiguous(), own.contiguous()) and strides(own) == strides(stock)
+    for one, other in zip(others, found, strict=True):
+        assert same_bits(one.contiguous(), other.contiguous())
+
+
+def strides(x):
+    """Of the dimensions that have any."""
+    return [stride for stride, size in zip(x.stride(), x.shape) if size > 1]
 
 
 def test_random_sequences_of_draws():
@@ -152,12 +183,13 @@ def test_beside_a_thread_that_never_stops_drawing(monkeypatch):
 @pytest.mark.parametrize(
     "x",
     [
-        torch.randn(100, 90).t(),
+        torch.randn(64, 300)[:, :200],
+        torch.randn(64, 1).expand(64, 99),
         torch.randn(9000)[::2],
         torch.randn(9000, dtype=torch.bfloat16),
         torch.randn(9000, dtype=torch.float16),
     ],
-    ids=["transposed", "strided", "bfloat16", "float16"],
+    ids=["parts of rows", "one for many", "strided", "bfloat16", "float16"],
 )
 def test_what_is_left_to_pytorch(x):
     assert not _is_ours(x, 0.5)
@@ -191,7 +223,7 @@ def test_compiled_whole():
 
 def test_where_pytorch_draws_other_numbers_it_is_left_to_it(monkeypatch):
     module = __import__("sys").modules["bppsa_lightning.ops.dropout"]
-    monkeypatch.setattr(module, "_draws_as_torch", lambda: False)
+    monkeypatch.setattr(module, "draws_as_torch", lambda: False)
     assert not _is_ours(torch.ones(9000), 0.5)
 
 
@@ -257,3 +289,69 @@ def test_wrong_operands_are_named():
             masked(*arguments)
     with pytest.raises(RuntimeError, match=r"p: found 1\.5"):
         draw(torch.get_rng_state(), [3], 1.5)
+
+
+@ours
+def test_the_result_may_be_changed_in_place():
+    """A view that an operator made inside could not."""
+    x = torch.randn(80, 60, requires_grad=True)
+    y = run(x, 0.5)
+    assert _is_ours(x, 0.5) and not y._is_view()
+    found = []
+    for drop in (functional.dropout, run):
+        torch.manual_seed(0)
+        y = drop(x, 0.5)
+        y.mul_(2)[0].zero_()
+        found.append(torch.autograd.grad(y.sum(), x)[0])
+    assert torch.equal(*found)
+
+
+@ours
+@pytest.mark.parametrize("n", [4096, 50_000])
+def test_threads_that_draw_at_the_same_time_draw_different_numbers(n):
+    x = torch.ones(n)
+
+    def draws(drop, threads, calls=200):
+        torch.manual_seed(0)
+        masks = [[] for _ in range(threads)]
+
+        def work(mine):
+            for _ in range(calls // threads):
+                mine.append(bytes(drop(x, 0.5)[:256].bool().numpy()))
+
+        running = [threading.Thread(target=work, args=(mine,)) for mine in masks]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        return sorted(sum(masks, [])), torch.get_rng_state()
+
+    (alone, state), (together, after) = draws(functional.dropout, 1), draws(run, 4)
+    assert together == alone and torch.equal(after, state)
+
+
+@ours
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_process_that_forks_while_another_thread_draws():
+    module = __import__("sys").modules["bppsa_lightning.ops.dropout"]
+    with module._drawing:
+        child = os.fork()
+        if not child:
+            signal.alarm(20)  # in place of waiting forever
+            run(torch.ones(5000), 0.5)
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.nested.nested_tensor([torch.randn(64, 64), torch.randn(64, 64)]),
+        lambda: torch._efficientzerotensor((64, 64)),
+        lambda: torch.eye(64).repeat(2, 2).to_sparse_csr(),
+    ],
+    ids=["nested", "zeros", "sparse"],
+)
+def test_tensors_that_are_no_numbers_in_a_row_are_pytorchs(make):
+    assert not _is_ours(make(), 0.5)
