@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.prune import BasePruningMethod
 
 from bppsa_lightning import pruned
@@ -30,7 +31,8 @@ def bare(replacement: Replacement) -> nn.Module:
 
     Raises:
         ValueError: a layer of the user's own is inside, or weights are not here as plain tensors
-            (sharded, freed, on no device).
+            (sharded, freed, on no device), or are computed by the user's own parametrization, or
+            one that keeps something, as spectral_norm does.
     """
     if isinstance(replacement, RecurrentChain):
         return _recurrent(replacement)
@@ -39,6 +41,8 @@ def bare(replacement: Replacement) -> nn.Module:
 
 def _recurrent(chain: RecurrentChain) -> nn.RNNBase:
     module: Any = chain.module
+    if is_parametrized(module):
+        _check_parametrizations(module)
     settings = {name: getattr(module, name) for name in _SETTINGS}
     if module.mode.startswith("RNN"):
         settings["nonlinearity"] = module.nonlinearity
@@ -48,6 +52,18 @@ def _recurrent(chain: RecurrentChain) -> nn.RNNBase:
     for name, weight in zip(chain.config.names, chain.weights(), strict=True):
         setattr(new, name, _shared(name, weight))
     return new.train(module.training)
+
+
+def _check_parametrizations(module: Any) -> None:
+    """Raises ValueError unless all can be evaluated once more, and nothing is changed by it."""
+    for name, parametrizations in module.parametrizations.items():
+        for each in parametrizations:
+            torchs = type(each).__module__ == "torch.nn.utils.parametrizations"
+            if not torchs or next(each.buffers(), None) is not None:
+                raise ValueError(
+                    f"{name}: found the parametrization {type(each).__name__}, which may change "
+                    "what it keeps; wanted none, or weight_norm"
+                )
 
 
 def _feedforward(module: Any) -> Any:

@@ -52,8 +52,9 @@ class Call:
             if tensor.requires_grad:
                 tensor.register_hook(lambda grad, place=place: self._keep(place, grad))
 
-    def _keep(self, place: int, grad: Tensor) -> None:
-        self.grads[place] = grad.detach()
+    def _keep(self, place: int, grad: Tensor | None) -> None:
+        if grad is not None:  # as autograd calls the hooks of an output that nobody used
+            self.grads[place] = grad.detach()
 
     def _counted(self) -> list[int]:
         found = [x for x in tree_leaves(self._inputs) if isinstance(x, Tensor)]
@@ -149,7 +150,17 @@ def _recorded(kind: Any) -> Any:
             recording.calls.append(record)
         return output
 
-    return type(kind.__name__, (kind,), {"__module__": kind.__module__, "__call__": call})
+    def reduce(self: Any, protocol: Any) -> Any:
+        """A copy, or a pickle, is of the class that it had, and is not recorded."""
+        _, (_, *arguments), *rest = kind.__reduce_ex__(self, protocol)
+        return _made, (kind, *arguments), *rest
+
+    methods = {"__call__": call, "__reduce_ex__": reduce}
+    return type(kind.__name__, (kind,), {"__module__": kind.__module__, **methods})
+
+
+def _made(kind: Any, *arguments: Any) -> Any:
+    return kind.__new__(kind, *arguments)
 
 
 def accelerated_calls(replacement: Replacement) -> int:

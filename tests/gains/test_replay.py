@@ -1,6 +1,7 @@
 """Recorded calls, and the twins that run them again: what they compute, and what they leave."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -188,3 +189,43 @@ def test_figures_of_a_comparison():
     # Ours took longer when it was run again than the whole step did: stock's time is its own.
     slow.add(step, {"": (Seconds(9, 9), Seconds(1, 2))})
     assert slow._as_stock(1) == {**step, "forward": 1, "backward": 2}
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_an_output_that_nobody_used_has_no_gradient(hooked):
+    """Autograd calls the hooks of such a one as well, with None."""
+    layer, x = nn.GRU(I, H), dense()
+    if hooked:
+        layer.register_full_backward_hook(lambda *_: None)
+    bl.attach(layer)
+    recording = Recording(recordable(layer))
+    layer(x)[1].sum().backward()
+    recording.stop()
+    (call,) = recording.calls
+    assert list(call.grads) == [1]
+    twins = Twins(call.replacement)
+    for twin, stock in ((twins.ours, False), (twins.stock, True)):
+        assert min(run(call, twin, stock)) > 0
+
+
+def test_copies_and_pickles_of_what_is_recorded_are_not():
+    layer = nn.GRU(I, H)
+    (chain,) = bl.attach(layer)
+    kind, recording = type(chain), Recording(recordable(layer))
+    assert type(chain) is not kind
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        found = replacement_of(other, bl.Chain)
+        assert type(found) is kind and found.module is other
+        other(dense())
+    recording.stop()
+    assert not recording.calls and type(chain) is kind
+
+
+def test_parametrizations_that_keep_something_are_not_evaluated_again():
+    layer = parametrizations.spectral_norm(nn.GRU(I, H), "weight_hh_l0")
+    (chain,) = bl.attach(layer)
+    layer(dense())
+    before = weights(layer)
+    with pytest.raises(ValueError, match="weight_hh_l0: found the parametrization _SpectralNorm"):
+        Twins(chain)
+    assert_identical(weights(layer), before)
