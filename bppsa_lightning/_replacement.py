@@ -35,6 +35,7 @@ class Replacement:
         last_fallback: the last such reason there was, or None.
         module_calls: of a module that overrides forward, its own calls; compiled ones are not
             counted.
+        of_run: the number of the run that attached it, or what it is a copy of; 0 for none.
         lasts: whether it waits for the next run when it is detached: what it holds is small, or
             of use then.
     """
@@ -49,6 +50,7 @@ class Replacement:
         self.reason: str | None = None
         self.last_fallback: str | None = None
         self.module_calls = 0
+        self.of_run = 0
 
     def renew(self, name: str) -> None:
         """As one that was just made, but what compiled code knows it by."""

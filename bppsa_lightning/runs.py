@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from bppsa_lightning import _memory
 from bppsa_lightning._rank_zero import rank_zero_info
-from bppsa_lightning._replacement import Replacement
+from bppsa_lightning._replacement import Replacement, replacements
 from bppsa_lightning.attach import attach_chains, check_algorithm
 from bppsa_lightning.chain import Chain, learn, learned
 from bppsa_lightning.explain import explain, summary
 from bppsa_lightning.idle import IdleWatch
 from bppsa_lightning.steps import Scans
+
+_NUMBERS = count(1)
+_HYPERPARAMETERS = ("hyper_parameters", "datamodule_hyper_parameters")  # Lightning's names
 
 
 class AttachesInRuns:
@@ -46,6 +52,7 @@ class AttachesInRuns:
         self.chains, self._attached_here = attach_chains(
             model, self.algorithm, keep=True, before=before
         )
+        self._runs.own(self._attached_here)
         self._divide()
         learn(self.chains, self._learned)
         self._steps.begin(model)
@@ -99,6 +106,7 @@ class Runs:
         self.news = False
         self.replacements: list[Replacement] = []
         self._model: weakref.ref[nn.Module] | None = None
+        self._number = 0
 
     def begin(self, model: nn.Module, trainer: Any) -> list[Replacement]:
         """A run begins; returns what may be used again in it."""
@@ -109,13 +117,23 @@ class Runs:
         self._model = weakref.ref(model, self._forget)
         return before
 
+    def own(self, attached: Iterable[Replacement]) -> None:
+        """What is there for this run alone, and so are copies that somebody makes of it."""
+        self._number = next(_NUMBERS)
+        for replacement in attached:
+            replacement.of_run = self._number
+
     def end(self, replacements: Iterable[Replacement]) -> None:
         """It ends: detaches what was attached in it."""
         replacements = list(replacements)
         for replacement in replacements:
             replacement.detach()
-        if self._model is not None and self._model() is not None:
+        model = None if self._model is None else self._model()
+        if model is not None:
             self.replacements += [r for r in replacements if r.lasts]
+            for other in attached_by_runs(model):
+                if other.of_run == self._number:  # a copy: the user's target network, say
+                    other.detach()
 
     def _forget(self, model: weakref.ref[nn.Module]) -> None:
         if self._model is model:
@@ -123,3 +141,22 @@ class Runs:
 
     def __getstate__(self) -> dict[str, Any]:
         return Runs().__dict__  # a copy in another process has seen none
+
+
+def attached_by_runs(module: nn.Module) -> list[Replacement]:
+    """The replacements in a module that are there for a run's time, or are copies of such."""
+    return [r for r in replacements(module, Replacement).values() if r.of_run]
+
+
+@contextmanager
+def detached_in(checkpoint: Mapping[str, Any]) -> Iterator[None]:
+    """Modules among a checkpoint's hyperparameters are as without a run while it is saved."""
+    saved = tree_leaves([checkpoint.get(key) for key in _HYPERPARAMETERS])
+    held = [r for m in saved if isinstance(m, nn.Module) for r in attached_by_runs(m)]
+    for replacement in held:
+        replacement.detach()
+    try:
+        yield
+    finally:
+        for replacement in held:
+            replacement.attach()

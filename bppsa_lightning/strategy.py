@@ -14,7 +14,7 @@ from bppsa_lightning import ops, planner
 from bppsa_lightning._one_or_several import OneOrSeveral
 from bppsa_lightning._trees import Settles, stand_in
 from bppsa_lightning.chain import LEARNED
-from bppsa_lightning.runs import AttachesInRuns
+from bppsa_lightning.runs import AttachesInRuns, detached_in
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -64,7 +64,8 @@ class AttachesChains(Settles, AttachesInRuns, Strategy):
         """As the base method, with what windows have learned, where there are any."""
         states = self._learned_states()
         checkpoint = checkpoint | {LEARNED: states} if states else checkpoint
-        super().save_checkpoint(checkpoint, *args, **kwargs)
+        with detached_in(checkpoint):
+            super().save_checkpoint(checkpoint, *args, **kwargs)
 
     @override
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The strategy attaches a model's chains for a run, and no longer; what the user attached stays."""
 
+import copy
 import logging
 import pickle
 import signal
@@ -20,6 +21,7 @@ from support.helpers import (
     weights,
 )
 from support.strategy_models import STOCK, OwnGRU, Stacked, assert_same_training, both
+from torch import nn
 
 import bppsa_lightning as bl
 
@@ -288,3 +290,67 @@ def test_the_explanation_outlives_the_run():
     model = fit(strategy, max_steps=2)
     assert "Classifier: 1 of 1 recurrent layers accelerated" in strategy.explanation
     assert "chunked" in strategy.explanation and "forward" not in model.rnn.__dict__
+
+
+class Target(Classifier):
+    """Deep copies of attached layers, made in the run and kept, as of a target network."""
+
+    kind = nn.RNN
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = self.kind(I, H, batch_first=True)
+        self.drop = nn.Dropout(0.1)
+
+    def on_train_start(self):
+        self.target = copy.deepcopy(self.rnn)
+        self.other_drop = copy.deepcopy(self.drop)
+        assert is_attached(self.target)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.target(self.other_drop(x))
+        return super().forward(self.drop(x))
+
+
+class TargetOfSubclass(Target):
+    class Own(nn.RNN):
+        def forward(self, *args):
+            return super().forward(*args)
+
+    kind = Own
+
+
+@pytest.mark.parametrize("model", [Target, TargetOfSubclass])
+@pytest.mark.parametrize("settings", [{}, {"callbacks": "attach"}], ids=["strategy", "callback"])
+def test_copies_that_the_user_made_meanwhile_are_detached_too(model, settings):
+    strategy = "bppsa"
+    if settings:
+        strategy, settings = STOCK, {"callbacks": [bl.Attach()]}
+    model = fit(strategy, model, **settings)
+    for layer in (model.rnn, model.target, model.drop, model.other_drop):
+        assert not is_attached(layer) and "forward" not in layer.__dict__
+    assert type(model.target) is model.kind
+
+
+class Nested(Classifier):
+    """Another training of the same layer within a training."""
+
+    def on_train_epoch_start(self):
+        if not self.trainer.current_epoch:
+            inner = Classifier()
+            inner.rnn = self.rnn
+            trainer("bppsa", max_epochs=1).fit(inner, data())
+            assert is_attached(self.rnn) and not is_attached(inner.head)
+
+
+def test_a_training_within_leaves_what_the_outer_one_attached():
+    model = fit("bppsa", Nested)
+    assert not is_attached(model.rnn)
+
+
+def test_a_copy_of_what_the_user_attached_stays():
+    model = Target()
+    bl.attach(model)
+    trainer("bppsa").fit(model, data())
+    assert is_attached(model.rnn) and is_attached(model.target)

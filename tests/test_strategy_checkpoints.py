@@ -16,6 +16,8 @@ from lightning.pytorch.callbacks import (
 from support import resumed_scan
 from support.helpers import (
     Classifier,
+    H,
+    I,
     assert_close,
     assert_identical,
     data,
@@ -58,6 +60,29 @@ def test_checkpoints_hold_nothing_of_this_package(tmp_path):
     assert kept["bppsa"].keys() == kept[STOCK].keys()
     assert list(kept["bppsa"]["state_dict"]) == list(kept[STOCK]["state_dict"])
     assert "strategy" not in kept["bppsa"]
+
+
+class TakesALayer(Classifier):
+    """A layer among its hyperparameters, of which Lightning only advises against."""
+
+    def __init__(self, rnn=None):
+        super().__init__()
+        self.save_hyperparameters()
+        self.rnn = rnn or nn.RNN(I, H, batch_first=True)
+        self.hparams.rnn = self.rnn
+
+
+@pytest.mark.filterwarnings("ignore:Attribute 'rnn' is an instance of:UserWarning")
+def test_layers_among_hyperparameters_are_saved_as_they_were(tmp_path):
+    class Saves(pl.Callback):
+        def on_train_epoch_end(self, trainer, model):
+            trainer.save_checkpoint(tmp_path / "within.ckpt")
+            assert "forward" in model.rnn.__dict__  # attached, as before
+
+    fit("bppsa", TakesALayer, max_epochs=1, callbacks=[Saves()])
+    assert b"bppsa_lightning" not in (tmp_path / "within.ckpt").read_bytes()
+    kept = torch.load(tmp_path / "within.ckpt", weights_only=False)["hyper_parameters"]["rnn"]
+    assert type(kept) is nn.RNN and "forward" not in kept.__dict__
 
 
 def test_load_from_checkpoint(tmp_path):

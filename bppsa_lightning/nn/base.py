@@ -316,7 +316,8 @@ class Recurrent(nn.Module):
     def _scan_of(self, input: Tensor | PackedSequence, segments: Segments | None) -> Scan:
         """One direction of one layer, over the data of an input and what `project` made of it."""
         padded = partial(self._walk, marked=self.marks)
-        device, grouped, row_work = input.data.device, of_similar_length, 0
+        device = (input.data if isinstance(input, PackedSequence) else input).device
+        grouped, row_work = of_similar_length, 0
         if device.type == "cpu":  # elsewhere nobody has measured it
             row_work = self.row_work
             grouped = partial(cheapest, step_rows=self.step_rows, row_work=row_work)

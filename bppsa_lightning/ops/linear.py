@@ -65,6 +65,8 @@ def joins(x: Tensor, weight: Tensor) -> bool:
 
 
 def _is_ours(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    if not isinstance(x, Tensor) or not isinstance(weight, Tensor):  # of which PyTorch will say so
+        return False
     if x.device.type != "cpu" or x.dtype not in FLOATS or x.dim() not in (2, 3):
         return False
     fits = weight.dim() == 2 and x.shape[-1] == weight.shape[1]

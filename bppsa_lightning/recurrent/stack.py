@@ -52,10 +52,8 @@ def run_layers(
         x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
         if p and layer + 1 < config.layers:
             x = drop(x, p)
-    last = [
-        states[0].unsqueeze(0) if len(states) == 1 else torch.stack(states)
-        for states in zip(*lasts, strict=True)
-    ]
+    # (Of one layer too: a view could not be detached in place, as PyTorch's can.)
+    last = [torch.stack(states) for states in zip(*lasts, strict=True)]
     if rounded is None:
         return x, last
     return x.to(rounded[0]), [s.to(dtype) for s, dtype in zip(last, rounded, strict=False)]

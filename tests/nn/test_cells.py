@@ -251,3 +251,11 @@ def test_dropout_is_between_layers():
     with torch.no_grad():
         last.weight_ih_l0.copy_(module.weight_ih_l1), last.bias_ih_l0.copy_(module.bias_ih_l1)
     assert torch.equal(module(x)[0], last(zeros)[0])
+
+
+@every
+def test_vmap_of_a_call(cell):
+    """A mapped tensor has no `data`."""
+    module, x = make(cell, 3, 4, **F64).eval(), torch.randn(6, 5, 2, 3, **F64)
+    found = torch.func.vmap(lambda x: module(x)[0])(x)
+    torch.testing.assert_close(found, torch.stack([module(x)[0] for x in x]))

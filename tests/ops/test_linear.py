@@ -186,3 +186,9 @@ def test_little_work_and_large_weights_are_pytorchs():
     assert not is_ours(1, 16, 16)
     assert not is_ours(4, 1024, 1025)
     assert is_ours(300, 64, 64) == OURS["_has_kernel"]()
+
+
+@pytest.mark.parametrize("arguments", [(None, torch.ones(2, 3)), (torch.ones(4, 3), None)])
+def test_what_is_no_tensor_is_named(arguments):
+    with pytest.raises(TypeError, match="must be Tensor, not NoneType"):
+        linear(*arguments)

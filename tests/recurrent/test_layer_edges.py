@@ -246,3 +246,16 @@ def test_an_infinite_number_leaves_the_same_results_finite(cell, where, algorith
             finite.append({name: value.isfinite() for name, value in results.items()})
         for name, wanted in finite[0].items():
             assert torch.equal(finite[1][name], wanted), f"{name}, seed {seed}"
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_states_may_be_detached_in_place(kind, batch_first):
+    """As those that truncated back-propagation hands on; PyTorch's are no views either."""
+    layer = kind(I, H, batch_first=batch_first)
+    bl.attach(layer)
+    output, last = layer(torch.randn(T, B, I))
+    for state in last if kind is nn.LSTM else (last,):
+        assert state.detach_() is state and not state.requires_grad
+    output.sum().backward()
+    assert layer.weight_hh_l0.grad is not None
