@@ -12,6 +12,7 @@ HEADER = (
     "features", "T", "stock PyTorch", "bppsa", "speed-up", "whole step", "validation accuracy",
     "test accuracy",
 )  # fmt: skip
+MODELS_HEAD = ("model", "layers", "B", "T", "stock PyTorch", "bppsa", "speed-up")
 
 
 def make_train(records: str) -> str:
@@ -29,6 +30,29 @@ def music(records: str) -> str:
     )
     table = markdown(HEADER, map(_cells, record["rows"]))
     return f"{table}\n\n{note} {source(records, 'irmas_gru', record)}"
+
+
+def usual_models(records: str) -> str:
+    """Steps of trainings that each have a process of their own."""
+    record = read("trainings_cpu")
+    rows = [
+        (
+            row["model"], row["layers"], row["B"], f"{row['T']:,}",
+            *(ms(row[way]["seconds"]) for way in ("stock", "bppsa")), speed_up(row["ratio"]),
+        )
+        for row in record["rows"]
+    ]  # fmt: skip
+    apart = max(
+        abs(row["stock"]["loss"] - row["bppsa"]["loss"]) / row["stock"]["loss"]
+        for row in record["rows"]
+    )
+    threads = "One thread" if record["threads"] == 1 else f"{record['threads']} threads"
+    steps = record["uncounted"] + record["steps"]
+    note = (
+        f"{threads}. After {steps} steps the two losses of a model are within "
+        f"{apart:.0e} of each other."
+    )
+    return f"{markdown(MODELS_HEAD, rows)}\n\n{note} {source(records, 'trainings_cpu', record)}"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -77,6 +101,7 @@ def gru_on_music(records: str) -> str:
 
 BLOCKS = {
     "train_table": make_train,
+    "usual_models": usual_models,
     "irmas_table": music,
     "irmas_together": curves_together,
     "gru_numbers": gru_on_music,
