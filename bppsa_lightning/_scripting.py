@@ -31,6 +31,18 @@ def forget(replacement: Replacement) -> None:
             del inside[key]
 
 
+class Scriptable(Replacement):
+    """A replacement of `forward` that is out of the way of torch.jit.script."""
+
+    def attach(self) -> None:
+        super().attach()
+        prepare(self)
+
+    def detach(self) -> None:
+        super().detach()
+        forget(self)
+
+
 class StepAside:
     """Takes a replacement away from a module, until its next call."""
 

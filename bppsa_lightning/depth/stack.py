@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from bppsa_lightning import _scripting, planner
+from bppsa_lightning import planner
 from bppsa_lightning._context import (
     OVERRIDES_FORWARD,
     has_hooks,
@@ -22,6 +22,7 @@ from bppsa_lightning._context import (
 )
 from bppsa_lightning._library import missing_jacobian_kernels
 from bppsa_lightning._replacement import Replacement
+from bppsa_lightning._scripting import Scriptable
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.depth import layers
 from bppsa_lightning.depth.autograd import Run, RunFunction
@@ -78,7 +79,7 @@ def unsupported(module: nn.Module, sharded: bool = False) -> str | None:
     return f"no two neighbouring layers with known Jacobians ({why})"
 
 
-class FeedforwardChain(Chain):
+class FeedforwardChain(Scriptable, Chain):
     """The forward of an attached nn.Sequential.
 
     Its maximal runs of layers with known Jacobians are chains over depth: their backward is
@@ -109,14 +110,6 @@ class FeedforwardChain(Chain):
     def divide(self, group: Any, sharded: bool = False, alike: bool = False) -> None:
         """Divides layers over the ranks of a process group, None over none: as `DividedStack`."""
         self.divided = None if group is None else DividedStack(self.name, group, sharded)
-
-    def attach(self) -> None:
-        super().attach()
-        _scripting.prepare(self)
-
-    def detach(self) -> None:
-        super().detach()
-        _scripting.forget(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_layers": {}, "scans": {}}

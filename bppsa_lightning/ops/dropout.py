@@ -80,7 +80,7 @@ def _drawn(x: Tensor, p: float) -> Tensor:
             state = generator.get_state()
             before = state.numpy().tobytes()
             mask: Tensor = _draw(state, x.shape, p)
-            # (Neither of these two lets another thread run, as an operator of torch does.)
+            # (No operator of torch from here on, in which other threads would run.)
             if generator.get_state().numpy().tobytes() == before:
                 generator.set_state(state)
                 return mask

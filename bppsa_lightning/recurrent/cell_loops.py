@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bppsa_lightning import _scripting, planner
+from bppsa_lightning import planner
 from bppsa_lightning._context import is_tracing
 from bppsa_lightning._replacement import SUPER_FORWARD, Made, Replacement, replacement_of
+from bppsa_lightning._scripting import Scriptable
 
 _ENOUGH = 3
 
 
-class CellLoop(Replacement):
+class CellLoop(Scriptable):
     """Stands before a cell's own forward, and counts the calls that follow one another.
 
     A loop begins with a call whose state is new (none, or one that no gradient goes through), and
@@ -67,15 +68,10 @@ class CellLoop(Replacement):
         """The backward has come through the first call."""
         self._ended = True
 
-    def attach(self) -> None:
-        super().attach()
-        _scripting.prepare(self)
-
     def detach(self) -> None:
         super().detach()
         if self.module.__dict__.get(SUPER_FORWARD) is self:
             del self.module.__dict__[SUPER_FORWARD]
-        _scripting.forget(self)
 
     def _step_aside(self) -> None:
         """To where it is found, and does nothing."""

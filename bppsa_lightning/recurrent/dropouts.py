@@ -9,13 +9,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bppsa_lightning import _scripting, ops
+from bppsa_lightning import ops
 from bppsa_lightning._context import overrides_forward
 from bppsa_lightning._replacement import Made, Replacement, replacement_of, replacements
+from bppsa_lightning._scripting import Scriptable
 from bppsa_lightning.ops.dropout import draws_as_torch
 
 
-class DropoutLayer(Replacement):
+class DropoutLayer(Scriptable):
     """The forward of an nn.Dropout: the same bits, by `ops.dropout` in training.
 
     Its calls are not counted: `ops.dropout` leaves to PyTorch what it can't do, or not faster.
@@ -26,14 +27,6 @@ class DropoutLayer(Replacement):
         if module.training and not module.inplace:
             return ops.dropout(input, module.p)
         return type(module).forward(module, input)
-
-    def attach(self) -> None:
-        super().attach()
-        _scripting.prepare(self)
-
-    def detach(self) -> None:
-        super().detach()
-        _scripting.forget(self)
 
 
 def attach_dropouts(module: nn.Module, but: Collection[nn.Module], made: Made) -> list[Replacement]:
