@@ -73,6 +73,8 @@ class Probe:
             reason = reason or "it changes variables of its own"
         elif changed:
             reason = reason or "it changes tensors of its own"
+        elif _is_changed(own[1], x):
+            reason = reason or "it changes its x, which is not there as it was a second time"
         elif watch.number is not None:
             reason = reason or f"it reads numbers of its arguments in Python, by {watch.number}"
         self.tensors = [t for t in watch.found.values() if t.requires_grad]
@@ -101,7 +103,8 @@ class Probe:
             own = [_copy_in_graph(t, w) for t, w in zip(leaves, wanted, strict=True)]
             inputs = mapped(lambda t: _copy_in_graph(t, t.requires_grad), x)
             after, y = step(tree.unflatten(own), inputs)
-            reached = [_is_in_graph(t) for t in flatten(after)[0]]
+            # In the order of init, which need not be that of a dict's keys here.
+            reached = [_is_in_graph(t) for t in tree.leaves(after)]
             following = [a or b for a, b in zip(wanted, reached, strict=True)]
             if following == wanted:
                 break
@@ -166,6 +169,16 @@ def _tensors_of(result: Any) -> list[Tensor]:
 
 def _copy(t: Tensor) -> Tensor:
     return t.detach().clone()
+
+
+def _is_changed(copies: Any, originals: Any) -> bool:
+    """Whether a step has written to its copies, of which nobody else knows."""
+    pairs = zip(flatten(copies)[0], flatten(originals)[0], strict=True)
+    return any(
+        not torch.equal(a, b) if a.is_inference() else a._version > 0
+        for a, b in pairs
+        if isinstance(a, Tensor)
+    )
 
 
 def _copy_in_graph(t: Tensor, wanted: bool) -> Tensor:

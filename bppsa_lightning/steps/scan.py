@@ -172,6 +172,8 @@ class _Call:
     def _windows(
         self, known: Known, engine: StepEngine, asked: bool
     ) -> tuple[list[Tensor], list[Tensor]]:
+        if any(s.is_complex() for s in self.state):  # which are no nearer or farther
+            return self._loop("the carry is complex", known)
         memory = known.memory
         cut = memory.cut(engine, self.inputs, self.state, asked)
         if cut is None:

@@ -276,3 +276,61 @@ def test_two_runs_decide_the_same():
             optimizer.step()
         ends.append(torch.cat([p.detach().flatten() for p in cell.parameters()]))
     assert torch.equal(*ends)
+
+
+WAYS = [{}, *({"algorithm": name} for name in ("linear", "chunked", "speculative"))]
+
+
+@pytest.mark.parametrize("options", [*WAYS, {"checkpoint": True}, {"memory": 10_000}], ids=str)
+def test_a_dict_comes_back_with_its_keys_in_another_order(options):
+    """Of its leaves one requires a gradient from the second step on."""
+    weight = (torch.randn(4, 4, dtype=torch.float64) * 0.3).requires_grad_()
+    xs = torch.randn(300, 2, 4, dtype=torch.float64)
+    init = {"k": torch.ones_like(xs[0]), "h": torch.zeros_like(xs[0])}
+
+    def step(carry, x):
+        h = torch.tanh(carry["k"] @ weight + x)
+        return {"h": h, "k": torch.tanh(carry["h"]) * 0.5}, carry["h"]
+
+    found = []
+    for scan in (loop, bl.scan):
+        carry, ys = scan(step, init, xs, **(options if scan is bl.scan else {}))
+        assert ys.requires_grad
+        found.append(torch.autograd.grad(ys.square().sum() + carry["k"].sum(), weight)[0])
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_a_step_that_changes_its_x_is_a_loop(options):
+    weight = torch.full((4,), 0.5, dtype=torch.float64, requires_grad=True)
+    xs = torch.randn(300, 2, 4, dtype=torch.float64)
+
+    def step(h, x):
+        x.mul_(2)
+        return torch.tanh(h * weight + x), h
+
+    found = []
+    for scan in (loop, bl.scan):
+        given = xs.clone()
+        h, ys = scan(step, torch.zeros_like(xs[0]), given, **(options if scan is bl.scan else {}))
+        assert torch.equal(given, 2 * xs)
+        found.append((h, ys, torch.autograd.grad(ys.square().sum(), weight)[0]))
+    torch.testing.assert_close(*found)
+    for keep in ({"checkpoint": True}, {"memory": 10_000}):
+        with pytest.raises(ValueError, match="it changes its x"):
+            bl.scan(step, torch.zeros_like(xs[0]), xs.clone(), **keep)
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_a_complex_carry(options):
+    weight = torch.randn(4, dtype=torch.complex128, requires_grad=True)
+    xs = torch.randn(300, 2, 4, dtype=torch.complex128)
+
+    def step(h, x):
+        return h * weight / (1 + weight.abs()) + x, h.real
+
+    found = []
+    for scan in (loop, bl.scan):
+        h, ys = scan(step, torch.zeros_like(xs[0]), xs, **(options if scan is bl.scan else {}))
+        found.append((h, ys, torch.autograd.grad(ys.square().sum(), weight)[0]))
+    torch.testing.assert_close(*found)
