@@ -127,8 +127,14 @@ class SparseJacobianPruning(ModelPruning):
         chosen = [p for p in parameters_to_prune if type(p[0]).__name__ in self.module_names]
         if not chosen:
             kinds = sorted({type(module).__name__ for module, _ in parameters_to_prune})
+            modules = [] if self._model is None else self._model.modules()
+            masked = {type(module).__name__ for module in modules if prune.is_pruned(module)}
+            again = "" if masked.isdisjoint(self.module_names) else (
+                ", whose weights have masks already (torch.nn.utils.prune.remove makes them plain "
+                "ones, as make_pruning_permanent=True does at the end of fit)"
+            )  # fmt: skip
             raise ValueError(
-                f"module_names: found {self.module_names!r}, wanted some of the model's: "
+                f"module_names: found {self.module_names!r}{again}, wanted some of the model's: "
                 f"{', '.join(kinds)}"
             )
         return chosen
@@ -208,8 +214,8 @@ class SparseJacobianPruning(ModelPruning):
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         settle(self, trainer)
-        super().setup(trainer, pl_module, stage)
         self._trainer, self._model = trainer, pl_module
+        super().setup(trainer, pl_module, stage)
         if stage == "fit":  # another fit's masks aren't this one's; a checkpoint is read after this
             self._masks, self._resumes = _packed_masks(pl_module), False
         self._load_hook = pl_module.register_load_state_dict_pre_hook(_accept_masked)

@@ -223,6 +223,15 @@ def test_only_named_classes_are_pruned():
         fit(bl.SparseJacobianPruning(module_names=["Conv9d"], **how))
 
 
+def test_layers_that_are_pruned_already_are_named():
+    """By a fit whose masks stayed: Lightning finds no weights there that it could prune."""
+    how = {"parameter_names": ["weight"], "at_epochs": [0], "make_pruning_permanent": False}
+    how["module_names"] = ["Conv2d", "Linear"]
+    model = fit(bl.SparseJacobianPruning(**how))
+    with pytest.raises(ValueError, match=r"'Linear'\], whose weights have masks already"):
+        fit(bl.SparseJacobianPruning(**how), model=model)
+
+
 def test_what_it_refuses():
     with pytest.raises(TypeError, match="at_epochs: found .*1.5.*, wanted a list of integers"):
         bl.SparseJacobianPruning(at_epochs=[1.5])
