@@ -119,7 +119,7 @@ def explain(module: nn.Module) -> str:
     lines += _table([PrunedRow._fields, *layers]) if layers else []
     lines += [f"scan of {known}" for known in steps.scans_of(module.parameters())]
     if dropouts := recurrent.count_dropouts(module):
-        lines.append(f"nn.Dropout, by bl.ops.dropout with PyTorch's numbers: {dropouts}")
+        lines.append(f"nn.Dropout, on a CPU by bl.ops.dropout with PyTorch's numbers: {dropouts}")
     if others:
         lines.append("not accelerated:")
         lines += _table([(other.name or "(itself)", other.reason) for other in others])

@@ -103,7 +103,7 @@ class Probe:
             own = [_copy_in_graph(t, w) for t, w in zip(leaves, wanted, strict=True)]
             inputs = mapped(lambda t: _copy_in_graph(t, t.requires_grad), x)
             after, y = step(tree.unflatten(own), inputs)
-            # In the order of init, which need not be that of a dict's keys here.
+            # (In the order of init; the keys of the step's own dict may have another.)
             reached = [_is_in_graph(t) for t in tree.leaves(after)]
             following = [a or b for a, b in zip(wanted, reached, strict=True)]
             if following == wanted:
@@ -173,12 +173,13 @@ def _copy(t: Tensor) -> Tensor:
 
 def _is_changed(copies: Any, originals: Any) -> bool:
     """Whether a step has written to its copies, of which nobody else knows."""
-    pairs = zip(flatten(copies)[0], flatten(originals)[0], strict=True)
-    return any(
-        not torch.equal(a, b) if a.is_inference() else a._version > 0
-        for a, b in pairs
-        if isinstance(a, Tensor)
-    )
+
+    def differs(a: Tensor, b: Tensor) -> bool:
+        if a.is_inference():  # which counts no changes
+            return not bool(((a == b) | (a.isnan() & b.isnan())).all())
+        return a._version > 0
+
+    return any(map(differs, flatten(copies)[0], flatten(originals)[0]))
 
 
 def _copy_in_graph(t: Tensor, wanted: bool) -> Tensor:

@@ -94,7 +94,7 @@ def test_a_model_that_is_detached_is_as_it_was():
     model = Tagger()
     before = {name: set(m.__dict__) for name, m in model.named_modules()}
     bl.attach(model), bl.attach(model)
-    assert "nn.Dropout, by bl.ops.dropout with PyTorch's numbers: 2" in bl.explain(model)
+    assert "nn.Dropout, on a CPU by bl.ops.dropout with PyTorch's numbers: 2" in bl.explain(model)
     bl.detach(model)
     assert {name: set(m.__dict__) for name, m in model.named_modules()} == before
     assert count_dropouts(model) == 0 and "nn.Dropout" not in bl.explain(model)

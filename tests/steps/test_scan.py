@@ -334,3 +334,22 @@ def test_a_complex_carry(options):
         h, ys = scan(step, torch.zeros_like(xs[0]), xs, **(options if scan is bl.scan else {}))
         found.append((h, ys, torch.autograd.grad(ys.square().sum(), weight)[0]))
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_missing_values_in_inference_mode_are_no_change_of_x(changes):
+    """Where tensors have no count of changes: a NaN is not equal to itself."""
+    xs = torch.randn(600, 2, 4)
+    xs[torch.rand(xs.shape) < 0.2] = xs[0, 0, 0] = math.nan  # the first step is looked at
+    weight = nn.Linear(4, 4)
+
+    def step(h, x):
+        if changes:
+            x.nan_to_num_()
+        h = torch.tanh(0.3 * weight(h) + x.nan_to_num())
+        return h, h * 1
+
+    with torch.inference_mode():
+        found = bl.scan(step, torch.zeros(2, 4), xs.clone())
+        torch.testing.assert_close(found, loop(step, torch.zeros(2, 4), xs.clone()))
+    assert ("it changes its x" in str(known(weight))) == changes
