@@ -145,9 +145,13 @@ class SparseJacobianPruning(ModelPruning):
     def apply_pruning(self, amount: int | float) -> None:
         """Prunes, then fixes patterns and parameters for retraining."""
         self._restore_dense()
-        for module, _ in self._parameters_to_prune:
+        modules = {module for module, _ in self._parameters_to_prune}
+        orders = {module: list(module._parameters) for module in modules}
+        for module in modules:
             masks_written(module, ())
         super().apply_pruning(amount)
+        for module, names in orders.items():
+            _reorder(module, names)
         self._compact_layers()
 
     @override
@@ -162,7 +166,10 @@ class SparseJacobianPruning(ModelPruning):
         self._restore_dense()
         for replacement in pruned.sparse_layers(module).values():
             replacement.detach()
+        orders = {child: list(child._parameters) for child in module.modules()}
         super().make_pruning_permanent(module)
+        for child, names in orders.items():
+            _reorder(child, names)
 
     def _compact_layers(self) -> None:
         """Patterns and parameters for the masks as they are."""
@@ -229,7 +236,9 @@ class SparseJacobianPruning(ModelPruning):
                 path, _, parameter = name.rpartition(".")
                 module = pl_module.get_submodule(path)
                 if not hasattr(module, f"{parameter}_mask"):
+                    names = list(module._parameters)
                     prune.custom_from_mask(module, parameter, _unpacked(packed))
+                    _reorder(module, names)
             self._resumes = False
         if _packed_masks(pl_module):
             self._compact_layers()
@@ -299,6 +308,18 @@ class SparseJacobianPruning(ModelPruning):
         if self._trainer is not None and self._trainer.is_global_zero:
             for logger in self._trainer.loggers:
                 logger.log_metrics(metrics, step=self._trainer.global_step)
+
+
+def _reorder(module: nn.Module, names: Sequence[str]) -> None:
+    """Brings the parameters of a module, some masked or plain by now, into this order.
+
+    torch.nn.utils.prune puts them last; callbacks that keep a copy of the model, as weight
+    averaging does, go through both side by side.
+    """
+    own = module._parameters
+    for name in [name.removesuffix("_orig") for name in names]:
+        kept = name if name in own else f"{name}_orig"
+        own[kept] = own.pop(kept)
 
 
 def _packed_masks(model: nn.Module) -> dict[str, dict[str, Any]]:

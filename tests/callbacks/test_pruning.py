@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint, ModelPruning
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import CSVLogger
 from support.cases import relative_error
-from support.pruning_runs import Network, as_stock, data, density, fit, seeded
+from support.pruning_runs import Network, as_stock, data, density, fit, in_pairs, seeded
 
 import bppsa_lightning as bl
 from bppsa_lightning import pruned
@@ -66,7 +66,7 @@ def test_it_is_the_training_of_model_pruning(how, strategy, optimizer):
     assert relative_error(ours(x), stock(x).double()) < tolerance
     assert ours.state_dict().keys() == stock.state_dict().keys()
     assert not pruned.sparse_layers(ours) and "sparse" in callback.explanation
-    for mine, theirs in zip(ours.parameters(), stock.parameters(), strict=True):
+    for mine, theirs in in_pairs(ours, stock):
         assert mine.shape == theirs.shape
 
 

@@ -5,8 +5,13 @@ The judge is Lightning's own ModelPruning with the same settings.
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import BaseFinetuning, Callback, ModelCheckpoint
-from support.pruning_runs import Network, as_stock, density, fit
+from lightning.pytorch.callbacks import (
+    BaseFinetuning,
+    Callback,
+    EMAWeightAveraging,
+    ModelCheckpoint,
+)
+from support.pruning_runs import Network, as_stock, density, fit, in_pairs
 from torch import nn
 
 import bppsa_lightning as bl
@@ -57,7 +62,7 @@ def assert_same_training(model, *callbacks, at_epochs=(0, 2), **settings):
     )
     assert ours.losses == pytest.approx(stock.losses, rel=1e-9)
     assert density(ours) == density(stock) < 0.4
-    for mine, theirs in zip(ours.parameters(), stock.parameters(), strict=True):
+    for mine, theirs in in_pairs(ours, stock):
         torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-9)
     return sizes.shapes
 
@@ -137,3 +142,29 @@ def test_masks_of_a_fit_are_not_the_next_one_s(tmp_path):
     saved = torch.load(tmp_path / "second.ckpt", weights_only=True)["callbacks"]
     assert [s["masks"] for name, s in saved.items() if "Pruning" in name] == [{}]
     assert density(model) > 0.9
+
+
+class Average(Callback):
+    """Of each weight, masked or not yet, after every step, as EMAWeightAveraging is to take it."""
+
+    def __init__(self, decay):
+        self.decay, self.kept = decay, {}
+
+    def on_train_batch_end(self, trainer, model, *_):
+        for name, value in model.named_parameters():
+            own = name.removesuffix("_orig")
+            self.kept.setdefault(own, value.detach().clone()).lerp_(value.detach(), 1 - self.decay)
+
+
+@pytest.mark.parametrize("pruned_by", ["all", "weight"])
+def test_weights_are_averaged_beside_it(pruned_by):
+    """Lightning's averaging goes through the parameters of two models side by side."""
+    names = {} if pruned_by == "all" else {"parameter_names": ["weight"]}
+    how = {"amount": 0.7, "at_epochs": [0], "compact": False, **names}
+    average, model = Average(0.9), Optimized(sgd)
+    callbacks = [EMAWeightAveraging(decay=0.9), average, bl.SparseJacobianPruning(**how)]
+    fit(*callbacks, model=model, max_epochs=3)
+    assert density(model) < 0.4
+    for name, value in model.named_parameters():
+        wanted = torch.where(value == 0, 0, average.kept[name])
+        torch.testing.assert_close(value.detach(), wanted)

@@ -64,6 +64,13 @@ def fit(*callbacks, strategy="auto", model=None, ckpt_path=None, **settings):
     return model
 
 
+def in_pairs(model, other):
+    """The parameters of one name; stock's pruning leaves them in another order."""
+    mine, theirs = dict(model.named_parameters()), dict(other.named_parameters())
+    assert mine.keys() == theirs.keys()
+    return [(mine[name], theirs[name]) for name in mine]
+
+
 def density(model):
     prunable = [m.weight for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     return sum(int((w != 0).sum()) for w in prunable) / sum(w.numel() for w in prunable)
