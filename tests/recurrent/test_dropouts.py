@@ -65,6 +65,22 @@ def assert_same_bits(found, wanted):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("layer", [bl.nn.LSTM(H, H), nn.Linear(H, H)], ids=["bl.nn", "no RNN"])
+def test_layers_of_bl_nn_are_recurrent_layers_too(layer, calls):
+    """Not attached themselves: nothing is there to attach."""
+    model = nn.Sequential(nn.Dropout(0.3), layer)
+    x, wanted = torch.randn(T, B, H), isinstance(layer, bl.nn.LSTM)
+    torch.manual_seed(5)
+    stock = model[0](x)
+    assert bl.attach(model) == []
+    assert count_dropouts(model) == wanted
+    torch.manual_seed(5)
+    assert_same_bits([model[0](x)], [stock])
+    assert len(calls) == wanted
+    bl.detach(model)
+    assert count_dropouts(model) == 0
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("p", [0.3, 0.9, 0.0, 1.0, 0, 1])
