@@ -14,7 +14,7 @@ from bppsa_lightning.steps.checkpoints import Checkpoints
 from bppsa_lightning.steps.engine import Step, StepEngine
 from bppsa_lightning.steps.frozen import frozen
 from bppsa_lightning.steps.known import Known, known_of
-from bppsa_lightning.steps.probe import Probe
+from bppsa_lightning.steps.probe import Probe, check_result
 from bppsa_lightning.steps.trees import Tree, flatten, mapped
 from bppsa_lightning.windows import Cut, checkpointed, differentiated, forget_casts, speculate
 from bppsa_lightning.windows.cut import Leaves
@@ -121,7 +121,8 @@ class _Call:
     ) -> None:  # fmt: skip
         self.step, self.state, self.inputs, self.budget = step, state, inputs, budget
         self.in_python = _in_python(step)
-        self.engine = StepEngine(step, state_tree, x_tree, (), self.in_python)
+        checked = _checking(step, state_tree, state)
+        self.engine = StepEngine(checked, state_tree, x_tree, (), self.in_python)
         self.again: StepEngine | None = None  # where a walk may be repeated
 
     def run(self, algorithm: str) -> tuple[list[Tensor], list[Tensor]]:
@@ -288,6 +289,21 @@ def _with_resets(
 
 def _zeros_where(now: Tensor, state: Tensor) -> Tensor:
     return state.masked_fill(now.reshape(-1, *[1] * (state.dim() - 1)), 0)
+
+
+def _checking(step: Step, tree: Tree, init: Leaves) -> Step:
+    """A step whose first result is checked: a probe, which does so, looks at long scans only."""
+    seen = False
+
+    def checking(carry: Any, x: Any) -> Any:
+        nonlocal seen
+        result = step(carry, x)
+        if not seen:
+            check_result(result, tree, init)
+            seen = True
+        return result
+
+    return checking
 
 
 def _in_python(step: Step) -> Step:

@@ -124,6 +124,7 @@ class TestArguments:
         assert ys is None
         torch.testing.assert_close(carry, torch.full((2, 3), 2.0))
 
+    @pytest.mark.parametrize("algorithm", ["speculative", "linear", "auto"])
     @pytest.mark.parametrize(
         "change, error, words",
         [
@@ -139,12 +140,12 @@ class TestArguments:
             ({"reset": torch.zeros(8, 2, dtype=torch.bool)}, ValueError, "with T = 9"),
         ],
     )
-    def test_errors_name_the_argument(self, change, error, words):
+    def test_errors_name_the_argument(self, change, error, words, algorithm):
         arguments = {
             "step": lambda h, x: (h + x, h),
             "init": torch.zeros(2, 3),
             "xs": torch.zeros(9, 2, 3),
-            "algorithm": "speculative",
+            "algorithm": algorithm,
         }
         arguments |= change
         step, init, xs = (arguments.pop(name) for name in ("step", "init", "xs"))
