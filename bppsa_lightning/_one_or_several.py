@@ -24,9 +24,11 @@ def _choice(name: str) -> Any:
 
     def get(self: Any) -> Any:
         choices = self.__dict__.get("_choices", {})
-        if name not in choices:
-            given = self.__dict__[f"_{name}"]
-            choices[name] = getattr(super(OneOrSeveral, self), name)  # theirs makes the defaults
+        given = self.__dict__[f"_{name}"]
+        self.__dict__[f"_{name}"] = choices.get(name, given)
+        try:  # theirs makes the defaults, and completes a plugin that wraps another
+            choices[name] = getattr(super(OneOrSeveral, self), name)
+        finally:
             self.__dict__[f"_{name}"] = given
         return choices[name]
 

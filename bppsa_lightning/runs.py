@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any
 
-from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from bppsa_lightning import _memory
 from bppsa_lightning._rank_zero import rank_zero_info
@@ -148,15 +148,26 @@ def attached_by_runs(module: nn.Module) -> list[Replacement]:
     return [r for r in replacements(module, Replacement).values() if r.of_run]
 
 
-@contextmanager
-def detached_in(checkpoint: Mapping[str, Any]) -> Iterator[None]:
-    """Modules among a checkpoint's hyperparameters are as without a run while it is saved."""
-    saved = tree_leaves([checkpoint.get(key) for key in _HYPERPARAMETERS])
-    held = [r for m in saved if isinstance(m, nn.Module) for r in attached_by_runs(m)]
-    for replacement in held:
+def without_runs(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """A checkpoint whose hyperparameters hold modules as they are without a run."""
+    clean = {
+        key: tree_map_only(nn.Module, _detached, checkpoint[key])
+        for key in _HYPERPARAMETERS
+        if key in checkpoint
+    }
+    return {**checkpoint, **clean}
+
+
+def _detached(module: nn.Module) -> nn.Module:
+    """The module, or a copy on the same tensors where a run has attached it.
+
+    A copy, since a checkpoint may be written later, by another thread.
+    """
+    if not attached_by_runs(module):
+        return module
+    values = (value for m in module.modules() for value in vars(m).values())
+    tensors = (*module.parameters(), *module.buffers(), *values)
+    copied = copy.deepcopy(module, {id(t): t for t in tensors if isinstance(t, Tensor)})
+    for replacement in attached_by_runs(copied):
         replacement.detach()
-    try:
-        yield
-    finally:
-        for replacement in held:
-            replacement.attach()
+    return copied

@@ -14,7 +14,7 @@ from bppsa_lightning import ops, planner
 from bppsa_lightning._one_or_several import OneOrSeveral
 from bppsa_lightning._trees import Settles, stand_in
 from bppsa_lightning.chain import LEARNED
-from bppsa_lightning.runs import AttachesInRuns, detached_in
+from bppsa_lightning.runs import AttachesInRuns, without_runs
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -63,9 +63,8 @@ class AttachesChains(Settles, AttachesInRuns, Strategy):
     def save_checkpoint(self, checkpoint: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """As the base method, with what windows have learned, where there are any."""
         states = self._learned_states()
-        checkpoint = checkpoint | {LEARNED: states} if states else checkpoint
-        with detached_in(checkpoint):
-            super().save_checkpoint(checkpoint, *args, **kwargs)
+        checkpoint = without_runs(checkpoint) | ({LEARNED: states} if states else {})
+        super().save_checkpoint(checkpoint, *args, **kwargs)
 
     @override
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:

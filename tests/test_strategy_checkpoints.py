@@ -10,9 +10,8 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.callbacks import (
-    ModelCheckpoint,
-)
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from support import resumed_scan
 from support.helpers import (
     Classifier,
@@ -73,16 +72,24 @@ class TakesALayer(Classifier):
 
 
 @pytest.mark.filterwarnings("ignore:Attribute 'rnn' is an instance of:UserWarning")
-def test_layers_among_hyperparameters_are_saved_as_they_were(tmp_path):
+@pytest.mark.parametrize("how", ["strategy", "callback", "written later"])
+def test_layers_among_hyperparameters_are_saved_as_they_were(how, tmp_path):
     class Saves(pl.Callback):
         def on_train_epoch_end(self, trainer, model):
             trainer.save_checkpoint(tmp_path / "within.ckpt")
             assert "forward" in model.rnn.__dict__  # attached, as before
 
-    fit("bppsa", TakesALayer, max_epochs=1, callbacks=[Saves()])
+    plugins = [AsyncCheckpointIO()] if how == "written later" else []
+    strategy, attach = (STOCK, [bl.Attach()]) if how == "callback" else ("bppsa", [])
+    callbacks = [*attach, Saves()]
+    fit(strategy, TakesALayer, max_epochs=1, callbacks=callbacks, plugins=plugins)
     assert b"bppsa_lightning" not in (tmp_path / "within.ckpt").read_bytes()
-    kept = torch.load(tmp_path / "within.ckpt", weights_only=False)["hyper_parameters"]["rnn"]
+    saved = torch.load(tmp_path / "within.ckpt", weights_only=False)
+    kept, state = saved["hyper_parameters"]["rnn"], saved["state_dict"]
     assert type(kept) is nn.RNN and "forward" not in kept.__dict__
+    pair = kept.weight_hh_l0, state["rnn.weight_hh_l0"]
+    places = {w.untyped_storage().data_ptr() for w in pair}
+    assert len(places) == 1 + len(plugins)  # one, unless the plugin copies tensors
 
 
 def test_load_from_checkpoint(tmp_path):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from bppsa_lightning._trees import stand_in
-from bppsa_lightning.runs import AttachesInRuns
+from bppsa_lightning.runs import AttachesInRuns, without_runs
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -71,6 +71,12 @@ class Attach(AttachesInRuns, Callback):
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._load_learned(state_dict)
+
+    @override
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        checkpoint.update(without_runs(checkpoint))
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
