@@ -41,6 +41,8 @@ class StepEngine(Engine):
         y_tree: of the last call.
     """
 
+    may_fail = True
+
     def __init__(
         self,
         step: Step,
@@ -104,8 +106,11 @@ class StepEngine(Engine):
         return walk
 
 
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
 class _InDtype(TorchFunctionMode):
-    """Every float32 or float64 tensor that a function is given, as one dtype."""
+    """Every floating-point tensor that a function is given, or makes of none, as one dtype."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -116,11 +121,14 @@ class _InDtype(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         args, kwargs = pytree.tree_map_only(Tensor, self._converted, (args, kwargs or {}))
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if any(isinstance(t, Tensor) for t in pytree.tree_leaves((args, kwargs))):
+            return result
+        return pytree.tree_map_only(Tensor, self._converted, result)  # which may be written to
 
     def _converted(self, t: Tensor) -> Tensor:
         with torch._C.DisableTorchFunction():
-            if t.dtype == self._dtype or t.dtype not in (torch.float32, torch.float64):
+            if t.dtype == self._dtype or t.dtype not in _FLOATS:
                 return t
             if not t.requires_grad:
                 return t.to(self._dtype)

@@ -77,7 +77,8 @@ class _JacobianScan(torch.autograd.Function):
         results, last, before = call.engine.states_before(xs, state)
         ctx.call = call
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, *before)
+        # (Constants, so that one that is changed until then is an error, as in a loop's graph.)
+        ctx.save_for_backward(*tensors, *before, *call.engine.constants)
         call.ys = len(results)
         last = [s.clone() for s in last]
         ctx.mark_non_differentiable(*call.engine.without_gradient(results, last))
@@ -86,7 +87,7 @@ class _JacobianScan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         call, saved, wanted = ctx.call, ctx.saved_tensors, ctx.needs_input_grad[1:]
-        tensors, states = saved[: -call.states], saved[-call.states :]
+        tensors, states = saved[: len(wanted)], saved[len(wanted) :][: call.states]
         if torch.is_grad_enabled():  # second derivatives are those of the loop
             xs, state = tensors[: call.xs], tensors[call.xs : call.xs + call.states]
             own = tensors[call.xs + call.states :]

@@ -3,8 +3,7 @@
 B samples.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,24 +11,31 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from bppsa_lightning.steps.engine import Step
+from bppsa_lightning.steps.randomness import Generators
 from bppsa_lightning.steps.trees import Tree, flatten, mapped
 from bppsa_lightning.steps.variables import Variables
 from bppsa_lightning.steps.watch import Watch
 from bppsa_lightning.windows import forget_casts
 from bppsa_lightning.windows.cut import Leaves
 
-MIXES = "it mixes samples"
+MIXES = "it mixes samples, or tells them apart by their place"
+_DRAWS = "it draws random numbers, which depend on the order of the steps"
+
+# The steps that a probe is given: the last one starts from a state that a walk comes to, in which
+# there is more to be seen than in the zeros of a first one.
+STEPS = 3
 
 # How far results of other samples beside them may move a sample's: of its dtype's spacing.
 _SPACINGS = 64
 
 
 class Probe:
-    """One call of a step.
+    """A few calls of a step.
 
     Args:
         step: as it is walked. in_python: without what torch.compile made of it.
-        state, x: of the first time step.
+        state: the first one.
+        xs: of the first time steps, up to `STEPS`.
 
     Attributes:
         reason: why the step cannot be walked in windows, for people; None if it can.
@@ -42,23 +48,28 @@ class Probe:
         TypeError, ValueError: it does not return (state, y) with a state like the one it was given.
     """
 
-    def __init__(self, step: Step, in_python: Step, state: Any, x: Any) -> None:
+    def __init__(self, step: Step, in_python: Step, state: Any, xs: Sequence[Any]) -> None:
         leaves, tree = flatten(state)
         self.tensors: list[Tensor] = []
         self.constants: list[Tensor] = []
         self.detached: tuple[list[bool], list[bool]] = [], []
-        with _same_random_numbers(leaves):
-            result, self.reason = self._watched(in_python, state, x)
+        generators = Generators(leaves)
+        try:
+            result, self.reason = self._watched(in_python, state, xs[0], generators)
             if result is not None:
                 check_result(result, tree, leaves)
-            self.reason = self.reason or self._graph(step, in_python, state, x)
+            self.reason = self.reason or self._graph(step, in_python, state, xs[0])
             self.reason = self.reason or self._unfit(result, leaves[0].shape[0])
             if self.reason is None:
-                others = _mixes_samples(in_python, state, x, result), _twice_read(self.tensors)
+                others = _mixes_samples(in_python, result, xs), _twice_read(self.tensors)
                 self.reason = next((r for r in others if r not in (None, MIXES)), others[0])
+        finally:
+            generators.restore()
         self.repeats = self.reason in (None, MIXES)
 
-    def _watched(self, step: Step, state: Any, x: Any) -> tuple[Any, str | None]:
+    def _watched(
+        self, step: Step, state: Any, x: Any, generators: Generators
+    ) -> tuple[Any, str | None]:
         """A call's result, and why it is not a function of its arguments; what it did is undone."""
         own = mapped(_copy, (state, x))
         variables, watch = Variables(step), Watch(flatten(own)[0])
@@ -69,6 +80,7 @@ class Probe:
         except Exception as error:  # one of the step's own comes again, from the loop
             reason = f"it fails without a graph ({_words(error)})"
         changed = watch.restore()
+        drew = watch.restore_generators() or generators.drew()
         if variables.restore(watch.depends):
             reason = reason or "it changes variables of its own"
         elif changed:
@@ -77,6 +89,10 @@ class Probe:
             reason = reason or "it changes its x, which is not there as it was a second time"
         elif watch.number is not None:
             reason = reason or f"it reads numbers of its arguments in Python, by {watch.number}"
+        elif watch.transforms:
+            reason = reason or "it transforms functions by torch.func"
+        elif drew:
+            reason = reason or _DRAWS
         self.tensors = [t for t in watch.found.values() if t.requires_grad]
         others = (t for t in watch.found.values() if not t.requires_grad)
         self.constants = [t for t in others if not t.is_inference()]
@@ -139,22 +155,29 @@ def _casts(t: Tensor) -> bool:
     return torch.is_autocast_enabled(t.device.type)
 
 
-def _mixes_samples(step: Step, state: Any, x: Any, result: Any) -> str | None:
-    """Why a step is not one for each sample by itself, as far as two more calls show; or None."""
+def _mixes_samples(step: Step, result: Any, xs: Sequence[Any]) -> str | None:
+    """Why a step is not one for each sample by itself, as far as a few more calls show; or None.
+
+    Args:
+        result: of the first time step.
+    """
+    state = result[0]
     with torch.no_grad():
-        again = step(*mapped(_copy, (state, x)))
-        try:  # with other samples beside these
-            beside = step(*mapped(_with_others, (state, x)))
+        for x in xs[1:-1]:
+            state = step(*mapped(_copy, (state, x)))[0]
+        first, again = (step(*mapped(_copy, (state, xs[-1]))) for _ in range(2))
+        try:
+            beside = step(*mapped(_among_others, (state, xs[-1])))
         except Exception as error:  # whatever a step says to so many samples
             seen = _words(error)
             return f"it cannot take more samples ({seen}); what it reads of each belongs into xs"
-    first, second, larger = map(_tensors_of, (result, again, beside))
-    for a, b in zip(first, second, strict=True):
+    first, again, beside = map(_tensors_of, (first, again, beside))
+    for a, b in zip(first, again, strict=True):
         if not torch.equal(a.nan_to_num(), b.nan_to_num()):
-            return "it draws random numbers, which depend on the order of the steps"
-    for a, b in zip(first, larger, strict=True):
+            return _DRAWS
+    for a, b in zip(first, beside, strict=True):
         B = a.shape[0]
-        if b.shape != (2 * B, *a.shape[1:]) or not _close(a, b[:B]):
+        if b.shape != (4 * B, *a.shape[1:]) or not (_close(a, b[:B]) and _close(a, b[-B:])):
             return MIXES
     return None
 
@@ -199,9 +222,11 @@ def _newest_node() -> int:
     return int(node._sequence_nr())
 
 
-def _with_others(t: Tensor) -> Tensor:
+def _among_others(t: Tensor) -> Tensor:
+    """The samples, others near and far, and the samples once more, at another place."""
     others = (2 * t + 1 if t.is_floating_point() else t).flip(0)
-    return torch.cat([t, others]).detach()
+    far = 100 * others if t.is_floating_point() else others
+    return torch.cat([t, others, far, t]).detach()
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
@@ -210,14 +235,6 @@ def _close(a: Tensor, b: Tensor) -> bool:
     near = _SPACINGS * torch.finfo(a.dtype).eps
     scale = float(a.abs().nan_to_num(0.0, 0.0, 0.0).max()) if a.numel() else 0.0
     return torch.allclose(a, b, rtol=near, atol=near * scale, equal_nan=True)
-
-
-@contextmanager
-def _same_random_numbers(leaves: Leaves) -> Iterator[None]:
-    """Leaves the generators as they were."""
-    devices = {t.device.index or 0 for t in leaves if t.is_cuda}
-    with torch.random.fork_rng(sorted(devices)):
-        yield
 
 
 def _leaves_of_graph(result: Any, found: Sequence[Tensor], first: int) -> list[Tensor] | None:

@@ -14,7 +14,7 @@ from bppsa_lightning.steps.checkpoints import Checkpoints
 from bppsa_lightning.steps.engine import Step, StepEngine
 from bppsa_lightning.steps.frozen import frozen
 from bppsa_lightning.steps.known import Known, known_of
-from bppsa_lightning.steps.probe import Probe, check_result
+from bppsa_lightning.steps.probe import STEPS, Probe, check_result
 from bppsa_lightning.steps.trees import Tree, flatten, mapped
 from bppsa_lightning.windows import Cut, checkpointed, differentiated, forget_casts, speculate
 from bppsa_lightning.windows.cut import Leaves
@@ -134,11 +134,12 @@ class _Call:
         if reason is not None:
             return self._loop(reason)
         init = self.engine.state_tree.unflatten(self.state)
-        x = self.engine.x_tree.unflatten([x[0] for x in self.inputs])
+        steps = range(min(STEPS, len(self.inputs[0])))
+        xs = [self.engine.x_tree.unflatten([x[t] for x in self.inputs]) for t in steps]
         # Several backwards go through one graph, which a compiled one with donated buffers refuses.
         donates = torch._functorch.config.donated_buffer
         step = self.in_python if donates else self.step
-        probe = Probe(step, self.in_python, init, x)
+        probe = Probe(step, self.in_python, init, xs)
         forget_casts()
 
         def engine_of(step: Step) -> StepEngine:
@@ -185,12 +186,17 @@ class _Call:
         if self.budget and found.kept > self.budget and not asked:
             memory.report = None
             return self._loop("windows would keep more than the given memory", known)
-        known.note(cut, None, found)
-        self.engine = engine
         assert memory.levels is not None and memory.current is not None
-        return speculate(
-            engine, self.inputs, self.state, cut, memory.levels, memory.current, found.steps
-        )
+        how = cut, memory.levels, memory.current, found.steps
+        try:
+            results = speculate(engine, self.inputs, self.state, *how)
+        except Exception as error:  # in a warm-up; or of the step's own, which the loop will raise
+            memory.fail(error)
+        else:
+            known.note(cut, None, found)
+            self.engine = engine
+            return results
+        return self._loop(memory.reason, known)
 
     def _scan_pays(self, engine: StepEngine) -> bool:
         if not differentiated(engine, self.inputs, self.state):

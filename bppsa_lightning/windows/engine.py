@@ -28,6 +28,7 @@ class Engine(ABC):
         near: of the least estimated time, what is taken for as good.
         detached: of ys, and of the state, which never require a gradient; empty if any may.
         changes_state: whether it may change the state that it is given, in place.
+        may_fail: whether it may raise for states that a walk of the sequence does not come to.
     """
 
     tensors: Sequence[Tensor] = ()
@@ -40,6 +41,7 @@ class Engine(ABC):
     near = 1.0
     rows = 1
     changes_state = True
+    may_fail = False
 
     def cost(self, rows: int) -> float:
         """What a step of so many samples costs, in any unit."""

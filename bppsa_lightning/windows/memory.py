@@ -4,6 +4,7 @@ It depends on what was seen, call by call, and on nothing else: a training that 
 the same, and so does one that goes on from a checkpoint which holds the `state_dict`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -64,29 +65,49 @@ class Memory:
         self._next_rest = _FIRST_REST
         self._in_vain = 0  # steps of the last look, if they were too few
         # Of the last calls, by their sizes: how they were cut; by their steps: whether they rested.
-        self._cuts: dict[tuple[int, int], Cut | None] = {}
-        self._rested: dict[int, bool] = {}
-        self._had_graph = True
+        # Each with the number of the forward, in which several calls may follow each other.
+        self._cuts: dict[tuple[int, int], tuple[int, Cut | None]] = {}
+        self._rested: dict[int, tuple[int, bool]] = {}
+        self._forward = self._held = 0
+        self._had_graph, self._walked_again = True, False
 
     def cut(self, engine: Engine, xs: Leaves, state: Leaves, asked: bool) -> Cut | None:
         """How to cut this call's sequence, xs (T, B, ...) each; None to walk it.
 
         Within a backward, where a checkpoint walks again, as the last call of its size: whatever
-        was learned in between, it has to find the same tensors to keep.
+        was learned in between, it has to find the same tensors to keep. For the same reason calls
+        of one forward that may be walked again are all cut alike.
 
         Args:
             asked: whether windows were asked for by name: then any that fit are taken.
         """
         T, B = xs[0].shape[:2]
-        if _in_backward() and (T, B) in self._cuts:
-            self.current = Report()
-            if not self._had_graph:  # a checkpoint that is reentrant: its gradients come now
+        if self._holds(self._cuts, (T, B)) and self._knows(state):
+            self.current, cut = Report(), self._cuts[T, B][1]
+            if not _in_backward():
+                self.calls += 1
+                self.windowed += cut is not None
+                if self.report is None or not self.report.missed:  # else that is to be learned from
+                    self.report = None if cut is None else self.current
+            elif not self._had_graph:  # a checkpoint that is reentrant: its gradients come now
                 self.report, self._had_graph = self.current, True
-            return self._cuts[T, B]
+            return cut
         cut = self._new_cut(engine, xs, state, asked)
-        _keep(self._cuts, (T, B), cut)
+        _keep(self._cuts, (T, B), (self._forward, cut))
         self.current, self._had_graph = self.report, torch.is_grad_enabled()
         return cut
+
+    def _holds(self, decided: Mapping[Any, tuple[int, Any]], size: Any) -> bool:
+        """Whether what was decided for a size holds for this call as well."""
+        if _in_backward():
+            self._walked_again = True
+            return size in decided
+        if self._walked_again or self._held >= _CALLS_BETWEEN:
+            self._forward += 1
+            self._walked_again, self._held = False, 0
+        holds = size in decided and decided[size][0] == self._forward and _may_be_walked_again()
+        self._held += holds
+        return holds
 
     def _new_cut(self, engine: Engine, xs: Leaves, state: Leaves, asked: bool) -> Cut | None:
         self._learn(self.report)
@@ -117,12 +138,12 @@ class Memory:
 
         Windows did not meet, or so many steps were too few for them.
         """
-        if _in_backward() and T in self._rested:  # as for `cut`
-            return self._rested[T]
+        if self._holds(self._rested, T):  # as for `cut`
+            return self._rested[T][1]
         self._learn(self.report)
         in_vain = self.warm is None and not self._sees_more(T)
         rests = self._rest > 0 and (in_vain or self._too_few >= T)
-        _keep(self._rested, T, rests)
+        _keep(self._rested, T, (self._forward, rests))
         return rests
 
     def rest(self) -> None:
@@ -165,12 +186,16 @@ class Memory:
     def _look(self, engine: Engine, xs: Leaves, state: Leaves) -> None:
         T = xs[0].shape[0]
         # What it finds is used in training, too, and gradients are part of it.
-        with torch.inference_mode(False), torch.no_grad():
-            seen = look(
-                engine, [x.detach() for x in xs], [s.detach() for s in state],
-                max(1, T // _PART_OF_STEPS),
-            )  # fmt: skip
-        forget_casts()
+        inputs, first = [x.detach() for x in xs], [s.detach() for s in state]
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                seen = look(engine, inputs, first, max(1, T // _PART_OF_STEPS))
+        except Exception as error:
+            if not engine.may_fail:
+                raise
+            return self.fail(error)
+        finally:
+            forget_casts()
         self.warm, self.levels = seen.warm, seen.levels
         self.silent = False  # which a walk does not tell
         if seen.warm is None:
@@ -198,6 +223,17 @@ class Memory:
             self.warm += max(1, self.warm // 2)
         elif not report.missed:
             self._next_rest = _FIRST_REST
+
+    def fail(self, error: Exception) -> None:
+        """States that the walk does not come to are none for this recurrence.
+
+        Raises it within a backward, where it is how a checkpoint says that it has what it wants.
+        """
+        if _in_backward():
+            raise error
+        words = str(error).partition("\n")[0] or type(error).__name__
+        self.report = None
+        self._give_up(f"it fails for other states ({words})")
 
     def _give_up(self, reason: str) -> None:
         self.warm, self.reason, self._in_vain = None, reason, 0
@@ -230,6 +266,11 @@ class Memory:
 def _in_backward() -> bool:
     """Whether this thread is in a backward: then a forward is a checkpoint's."""
     return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _may_be_walked_again() -> bool:
+    """Whether somebody looks after the tensors that graphs save, as a checkpoint does."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def _keep(of_size: dict[Any, Any], size: Any, value: Any) -> None:
