@@ -171,11 +171,11 @@ def _mixes_samples(step: Step, result: Any, xs: Sequence[Any]) -> str | None:
         except Exception as error:  # whatever a step says to so many samples
             seen = _words(error)
             return f"it cannot take more samples ({seen}); what it reads of each belongs into xs"
-    first, again, beside = map(_tensors_of, (first, again, beside))
-    for a, b in zip(first, again, strict=True):
+    own, same, larger = map(_tensors_of, (first, again, beside))
+    for a, b in zip(own, same, strict=True):
         if not torch.equal(a.nan_to_num(), b.nan_to_num()):
             return _DRAWS
-    for a, b in zip(first, beside, strict=True):
+    for a, b in zip(own, larger, strict=True):
         B = a.shape[0]
         if b.shape != (4 * B, *a.shape[1:]) or not (_close(a, b[:B]) and _close(a, b[-B:])):
             return MIXES
