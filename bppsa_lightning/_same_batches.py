@@ -65,6 +65,12 @@ class SameBatches:
             raise AttributeError(name)
         return getattr(self._loader, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("_loader", "_randomness"):
+            super().__setattr__(name, value)
+        else:  # as Lightning does with the workers of a run that has ended
+            setattr(self._loader, name, value)
+
     def __len__(self) -> int:
         return len(self._loader)
 

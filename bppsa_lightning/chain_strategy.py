@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from typing_extensions import override
 
 from bppsa_lightning._same_batches import generators, set_generators
 from bppsa_lightning._trees import stand_in
+from bppsa_lightning._whole_metrics import WholeMetrics
 from bppsa_lightning.attach import divide
 from bppsa_lightning.strategy import AttachesChains
 
@@ -32,7 +35,8 @@ class BPPSAChainStrategy(AttachesChains, DDPStrategy):
 
     With fewer ranks in a chain than processes, D = processes / chain chains train on D parts of the
     data, as "ddp" would on D processes: gradients are averaged over chains by
-    DistributedDataParallel.
+    DistributedDataParallel. Whatever else is put together from several processes (``sync_dist``,
+    ``all_gather``, metrics) is put together from those of different chains alone.
 
     Args:
         algorithm: as for `BPPSAStrategy`: "auto"; "linear" passes states and gradients from rank
@@ -64,6 +68,7 @@ class BPPSAChainStrategy(AttachesChains, DDPStrategy):
         self._init_attach(algorithm)
         self.chain = chain
         self.mesh: DeviceMesh | None = None
+        self._metrics: WholeMetrics | None = None
 
     @override
     def setup_environment(self) -> None:
@@ -72,8 +77,20 @@ class BPPSAChainStrategy(AttachesChains, DDPStrategy):
         size = world if self.chain is None else self.chain
         if world % size:
             raise ValueError(f"chain: found {size}, wanted a divisor of the {world} processes")
-        kind = self.root_device.type
-        self.mesh = init_device_mesh(kind, (world // size, size), mesh_dim_names=("data", "chain"))
+        ranks = torch.arange(world).view(-1, size)
+        # Groups of our own, as those that a mesh makes do not have the timeout.
+        groups = [self._group_of(ranks.T.tolist()), self._group_of(ranks.tolist())]
+        self.mesh = DeviceMesh.from_group(
+            groups, self.root_device.type, ranks, mesh_dim_names=("data", "chain")
+        )
+
+    def _group_of(self, ranks: list[list[int]]) -> dist.ProcessGroup:
+        """That of this process, of several that are made by all."""
+        own: Any = dist.group.WORLD
+        if len(ranks) > 1:
+            own, _ = dist.new_subgroups_by_enumeration(ranks, timeout=self._timeout)
+        found: dist.ProcessGroup = own
+        return found
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -95,6 +112,8 @@ class BPPSAChainStrategy(AttachesChains, DDPStrategy):
             trainer._accelerator_connector.use_distributed_sampler = False
         super().setup(trainer)
         set_generators(self._of_first(generators()))
+        assert self.lightning_module is not None
+        self._metrics = WholeMetrics(self.lightning_module, self._others(None))
 
     @override
     def configure_ddp(self) -> None:
@@ -114,8 +133,45 @@ class BPPSAChainStrategy(AttachesChains, DDPStrategy):
     @override
     def teardown(self) -> None:
         chains = list(self.chains)
+        if self._metrics is not None:
+            self._metrics.restore()
+            self._metrics = None
         super().teardown()
         divide(chains, None)
+
+    @override
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """As the base method, over the chains."""
+        group = self._others(group)
+        return tensor if group is None else super().reduce(tensor, group, reduce_op)
+
+    @override
+    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+        """As the base method, over the chains; of one, the tensor, as on a single device."""
+        group = self._others(group)
+        return tensor if group is None else super().all_gather(tensor, group, sync_grads)
+
+    @override
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """As the base method, over all processes: those of a chain must not part."""
+        votes = torch.tensor(int(decision), device=self.root_device)
+        votes = super().reduce(votes, dist.group.WORLD, "sum")
+        return bool(votes == self.world_size) if all else bool(votes)
+
+    def _others(self, group: Any) -> dist.ProcessGroup | None:
+        """The processes that a value is put together from; None for this one alone.
+
+        By default one of each chain, as a chain has read the same data in all of its processes.
+
+        Args:
+            group: that the user wants; None, or all (Lightning's own default), for the default.
+        """
+        if group is not None and group is not dist.group.WORLD:
+            asked: dist.ProcessGroup = group
+            return asked
+        if self.mesh is None or self.mesh.size(0) == 1:
+            return None
+        return self.mesh.get_group("data")
 
     def _of_first(self, found: Any) -> Any:
         """What the first process of the chain has."""

@@ -40,6 +40,7 @@ PURPOSES: Mapping[str, Mapping[str, str]] = {
         "ranks": "messages, maps, rounds",
         "chain_strategy": 'strategy="bppsa_chain"',
         "_same_batches": "random numbers alike",
+        "_whole_metrics": "metrics, of whom",
         "attach": "attach(), detach()",
         "idle": "when nothing is scanned",
         "_memory": "kept between steps",
@@ -197,8 +198,7 @@ def rows(graph: Graph) -> list[list[str]]:
 
     for box in graph:
         visit(box, ())
-    roof = max(height.values())
-    used_by_some = set().union(*graph.values())
+    roof, used_by_some = max(height.values()), set().union(*graph.values())
     height |= {box: roof for box in graph if not graph[box] and box not in used_by_some}
     levels = range(roof, -1, -1)
     return [[box for box in graph if height[box] == level] for level in levels]

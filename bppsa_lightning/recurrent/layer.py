@@ -154,7 +154,7 @@ class RecurrentChain(Chain):
         empty = packed and not len(input.data) and not len(input.batch_sizes)
         if empty and self._is_sharded:  # spans may be empty
             return support.missing_kernels(input.data)
-        dense = isinstance(input, Tensor) and input.dim() == 3
+        dense = isinstance(input, Tensor) and input.dim() in (2, 3)
         if dense and input.shape[-1] == self.config.input_size:
             return support.missing_kernels(input)  # spans may be empty
         return support.unsupported_input(self.config, self.module, input)

@@ -117,17 +117,19 @@ def another_algorithm(rank, P):
 
 
 def empty_spans(rank, P):
-    """Only one rank holds steps."""
-    for holder in (0, P - 1):
+    """Only one rank holds steps, of a batch or of a sample without one."""
+    for holder, sizes in itertools.product((0, P - 1), ((7, 2, 2), (7, 2))):
         layer, alone = attached(nn.LSTM, "blelloch", sharded=True), attached(nn.LSTM, "linear")
         bl.detach(alone)
-        lengths = [7 * (r == holder) for r in range(P)]
-        x = torch.randn(7, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        own = Spans(lengths).of(rank)
-        output, (h, c) = layer(x[own])
-        wanted, (wanted_h, wanted_c) = alone(x)
-        assert relative_error(output, wanted[own]) < 1e-12
-        assert relative_error(h, wanted_h) < 1e-12 and relative_error(c, wanted_c) < 1e-12
+        own = Spans([7 * (r == holder) for r in range(P)]).of(rank)
+        x = torch.randn(sizes, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        (output, last), (wanted, wanted_last) = layer(x[own]), alone(x)
+        for have, want in zip((output, *last), (wanted[own], *wanted_last), strict=True):
+            assert relative_error(have, want) < 1e-12
+        output.pow(2).sum().backward(), wanted.pow(2).sum().backward()
+        for have, want in zip(layer.parameters(), alone.parameters(), strict=True):
+            dist.all_reduce(have.grad)
+            assert relative_error(have.grad, want.grad) < 1e-10
 
 
 def second_backward(rank, P):
