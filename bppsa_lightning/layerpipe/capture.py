@@ -6,7 +6,54 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+
+from bppsa_lightning._same_batches import generators, set_generators
+
+
+class StepRandomness:
+    """Random numbers of the user's step up to its call of the chain, the same wherever it runs.
+
+    The first stage takes the chain's input from a step, the last one the loss: a noise that is in
+    both has to be one. The stages' layers draw from each process' own generators.
+    """
+
+    def __init__(self, states: dict[str, Any], device: torch.device) -> None:
+        self._device = device if device.type == "cuda" else None
+        self._states = self._now() | states
+        self._own: dict[str, Any] | None = None
+
+    def around(self, step: Callable[[], Any]) -> Callable[[], Any]:
+        """A step that draws from them, until it calls the chain."""
+
+        def drawing() -> Any:
+            self._own = self._now()
+            self._set(self._states)
+            try:
+                return step()
+            finally:
+                self.leave()
+
+        return drawing
+
+    def leave(self) -> None:
+        """The step calls the chain: what is drawn from now on is this process' own."""
+        if self._own is not None:
+            self._states = self._now()
+            self._set(self._own)
+            self._own = None
+
+    def _now(self) -> dict[str, Any]:
+        states = generators()
+        if self._device is not None:
+            states["cuda"] = torch.cuda.get_rng_state(self._device)
+        return states
+
+    def _set(self, states: dict[str, Any]) -> None:
+        set_generators(states)
+        if self._device is not None:
+            torch.cuda.set_rng_state(states["cuda"], self._device)
 
 
 class _Captured(BaseException):
@@ -58,14 +105,16 @@ class Output:
     Args:
         name: the chain's.
         y: its output, a leaf whose gradient the loss leaves.
+        called: at its call.
     """
 
-    def __init__(self, name: str, y: Tensor) -> None:
-        self.name, self.y = name, y
+    def __init__(self, name: str, y: Tensor, called: Callable[[], Any] = lambda: None) -> None:
+        self.name, self.y, self._called = name, y, called
         self.calls = 0
 
     def __call__(self, *_: Any) -> Tensor:
         self.calls += 1
+        self._called()
         if self.calls > 1:
             raise RuntimeError(
                 f"chain: training_step called {self.name!r} twice, wanted one call in a step"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from bppsa_lightning.layerpipe.links import rank_of
-from bppsa_lightning.layerpipe.trace import Event
+from bppsa_lightning.layerpipe.trace import Event, write_chrome_trace
 
 
 @torch.no_grad()
@@ -77,6 +78,14 @@ def whole_state(optimizer: Optimizer, own: set[int]) -> dict[str, Any]:
     for other in parts or [part]:
         part |= other
     return {**state, "state": dict(sorted(part.items()))}
+
+
+def written_trace(file: str | Path, own: list[Event], rank: int, stages: int) -> list[list[Event]]:
+    """As `events_of_stages`, written to a file on rank 0."""
+    events = events_of_stages(own, rank, stages)
+    if events:
+        write_chrome_trace(file, events)
+    return events
 
 
 def events_of_stages(own: list[Event], rank: int, stages: int) -> list[list[Event]]:

@@ -57,6 +57,7 @@ class DelayedPipeline:
         if self.index:
             x = self.links.channel("F", self.index - 1).receive()
         assert x is not None
+        x = x if self.index else x.clone()  # a loader may fill its buffer again
         y = self.stage.forward(self.entered, x)
         if not self.is_last:
             self.links.channel("F", self.index + 1).send(y)

@@ -65,11 +65,24 @@ def check(
 
 
 def check_whole(model: nn.Module, name: str, chain: nn.Sequential) -> None:
-    """Refuses a model with parameters outside its chain: no stage would train them.
+    """Refuses a model with parameters outside its chain, or that would be trained otherwise.
 
     Raises:
-        ValueError: there are such parameters.
+        ValueError: there are parameters outside: no stage would train them; the chain's own
+            forward is more than its layers, one after the other; or somebody waits for gradients
+            to be accumulated, which no stage does by autograd.
     """
+    if type(chain).forward is not nn.Sequential.forward:
+        raise ValueError(
+            f"chain: found {type(chain).__name__} at {name!r}, which overrides forward, wanted an "
+            "nn.Sequential that calls its layers one after the other: stages call layers alone"
+        )
+    hooked = [n for n, p in chain.named_parameters() if p._post_accumulate_grad_hooks]
+    if hooked:
+        raise ValueError(
+            f"chain: found a hook of register_post_accumulate_grad_hook on {name}.{hooked[0]}, "
+            "wanted none: no stage would call it. One of register_hook is called"
+        )
     inside = {id(p) for p in chain.parameters()}
     outside = [n for n, p in model.named_parameters() if id(p) not in inside and p.requires_grad]
     if outside:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -29,13 +30,14 @@ class Links:
     Args:
         stages: how many there are. Every process makes its `Links` at the same time.
         device: of this process.
+        timeout: after which a process that waits for another raises.
     """
 
-    def __init__(self, stages: int, device: torch.device) -> None:
+    def __init__(self, stages: int, device: torch.device, timeout: timedelta | None) -> None:
         self._stages, self._device = stages, device
         self._groups: dict[str, Any] = {}
         if stages > 1:
-            self._groups = {kind: dist.new_group() for kind in KINDS}
+            self._groups = {kind: dist.new_group(timeout=timeout) for kind in KINDS}
             for group in self._groups.values():
                 let_threads_wait(group)
         self._channels: dict[tuple[str, int], Channel] = {}

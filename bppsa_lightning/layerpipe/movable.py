@@ -19,6 +19,8 @@ def is_movable(layer: nn.Module) -> bool:
         return False
     if layer._forward_hooks or layer._backward_hooks or layer._backward_pre_hooks:
         return False
+    if any(p._backward_hooks for p in layer.parameters()):
+        return False
     named = isinstance(getattr(layer, "padding", 0), str)
     if named or getattr(layer, "padding_mode", "zeros") != "zeros":
         return False

@@ -43,7 +43,9 @@ def make_plan(chain: nn.Sequential, x: Tensor, strategy: Any) -> Plan:
     count, stages = len(chain), strategy.stages
     cuts = partition(costs, stages) if strategy.cuts is None else strategy.cuts
     plan = at_home(count, cuts, strategy.schedule, strategy.is_delayed)
-    if strategy.is_delayed and strategy.schedule == "layerpipe":
+    # (Under autocast only the layers themselves know in which dtype they multiply.)
+    mixed = "mixed" in str(strategy.lightning_module.trainer.precision)
+    if strategy.is_delayed and strategy.schedule == "layerpipe" and not mixed:
         balanced = assign(costs, stages, cuts=strategy.cuts, movable=_movable(chain))
         if worth_moving(costs, cuts, balanced) and not _meets_every_step(strategy):
             plan = with_tasks_moved(plan, balanced, costs)
@@ -105,11 +107,22 @@ def profile(chain: nn.Sequential, x: Tensor) -> tuple[list[LayerCost], list[int]
     costs, kept = [], []
     devices = [x.device] if x.device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.enable_grad():
-        for index, layer in enumerate(copy.deepcopy(chain)):
+        for index, layer in enumerate(_copied(chain)):
             cost, count, x = _profile(index, layer, x)
             costs.append(cost)
             kept.append(count)
     return costs, kept
+
+
+def _copied(chain: nn.Sequential) -> nn.Sequential:
+    try:
+        return copy.deepcopy(chain)
+    except Exception as error:
+        raise ValueError(
+            f"chain: found layers that cannot be copied ({error}), wanted some that can: their "
+            "work is counted on copies. In place of torch.nn.utils.weight_norm there is "
+            "torch.nn.utils.parametrizations.weight_norm"
+        ) from error
 
 
 def _profile(index: int, layer: nn.Module, x: Tensor) -> tuple[LayerCost, int, Tensor]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import DistributedSampler
 
 from bppsa_lightning._rank_zero import rank_zero_warn
 from bppsa_lightning.layerpipe.collect import averages
@@ -31,15 +32,18 @@ def refuse(trainer: Any, strategy: Any) -> None:
     """Raises for settings of a Trainer that a `LayerPipeStrategy` cannot honour.
 
     Raises:
-        ValueError: manual optimization; with delays: accumulation, a loss scaler or a moving
-            average of the weights; synchronised batch norms; versions="average" under mixed
-            precision.
+        ValueError: manual optimization; a loss scaler over several stages; with delays:
+            accumulation, or an average of the weights; synchronised batch norms;
+            versions="average" under mixed precision.
     """
     module = trainer.lightning_module
     if not module.automatic_optimization:
         _fail("automatic_optimization", False, "True: the pipeline runs the backward and the step")
     if strategy._layer_sync is not None:
         _fail("sync_batchnorm", True, "False: each batch norm lives in one process")
+    if strategy.stages > 1 and getattr(trainer.precision_plugin, "scaler", None) is not None:
+        # Each stage would find infinities, and set its scale, by itself.
+        _fail("precision", trainer.precision, "one without a loss scaler, as 'bf16-mixed'")
     if strategy.is_delayed:
         exact = "or LayerPipeStrategy(delays=False)"
         counts = [trainer.accumulate_grad_batches]
@@ -50,10 +54,30 @@ def refuse(trainer: Any, strategy: Any) -> None:
         if averages(trainer.callbacks):
             # One after every step of the Trainer is none after every update of a stage.
             _fail("callbacks", "WeightAveraging", f"none that averages weights, {exact}")
-        if getattr(trainer.precision_plugin, "scaler", None) is not None:
-            _fail("precision", trainer.precision, "one without a loss scaler, as 'bf16-mixed'")
+        if _has("StochasticWeightAveraging", trainer.callbacks):
+            # Its last epoch is forwards alone, of which no stage has the delays.
+            _fail("callbacks", "StochasticWeightAveraging", f"none that averages weights, {exact}")
     if strategy.versions == "average" and "mixed" in str(trainer.precision):
         _fail("versions", "average", f"'stash' with precision {trainer.precision!r}")
+
+
+def _has(name: str, callbacks: list[Any]) -> bool:
+    return any(kind.__name__ == name for c in callbacks for kind in type(c).__mro__)
+
+
+def refuse_sampler(loader: Any) -> None:
+    """Raises for a loader that gives each process a part of the data.
+
+    Raises:
+        ValueError: its sampler is a DistributedSampler for several.
+    """
+    sampler = getattr(loader, "sampler", None)
+    if isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
+        found = f"a {type(sampler).__name__} with num_replicas={sampler.num_replicas}"
+        raise ValueError(
+            f'sampler: found {found} with strategy="layerpipe", wanted one that gives every '
+            "process the same samples: the first stage takes the inputs, the last one the targets"
+        )
 
 
 def refuse_optimizers(optimizers: list[Any]) -> None:
@@ -80,6 +104,13 @@ def warn(trainer: Any, strategy: Any, chain: nn.Sequential) -> None:
             "parts, and each is normalised by its own mean and variance. For those of the whole "
             "mini-batch: LayerPipeStrategy(micro_batches=1)."
         )
+    own = type(strategy.lightning_module)
+    if strategy.stages > 1 and _overrides(own, "configure_gradient_clipping"):
+        rank_zero_warn(
+            f"{own.__name__}.configure_gradient_clipping runs in each process for the gradients of "
+            "its own stage: self.clip_gradients without delays clips the norm over all stages, "
+            "torch.nn.utils.clip_grad_norm_ that of one."
+        )
     by_norm = str(trainer.gradient_clip_algorithm or "norm").endswith("norm")
     if strategy.is_delayed and trainer.gradient_clip_val and by_norm:
         rank_zero_warn(
@@ -87,3 +118,9 @@ def warn(trainer: Any, strategy: Any, chain: nn.Sequential) -> None:
             "update at different times, and the norm over all of them is known to none. "
             "gradient_clip_algorithm='value' does not depend on it."
         )
+
+
+def _overrides(kind: type, name: str) -> bool:
+    """Whether a LightningModule's method is the user's."""
+    owner = next(k for k in kind.__mro__ if name in vars(k))
+    return owner.__module__.partition(".")[0] not in ("lightning", "pytorch_lightning")

@@ -7,6 +7,7 @@ input) and G (that of its weights) are tasks that can be done apart, later, or e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,7 +86,7 @@ class Stage:
             if x.is_floating_point() or x.is_complex():
                 x.requires_grad_(index > 0)
             with self.trace.task("F", index, k, self.weights.version), self.weights.saving():
-                y = layer(x.clone() if changes_its_input(layer) else x)
+                y = _called(index, layer, x)
             pieces.append(Piece(layer, x, y))
             x = y
         self.under_way[k] = UnderWay(self.weights.version, pieces)
@@ -118,7 +119,8 @@ class Stage:
                 reached(index, piece)
             if index == (self.span.start if but_the_first else 0):
                 return None
-            with self.trace.task("D", index, k, self.weights.version):
+            task = self.trace.task("D", index, k, self.weights.version)
+            with task, self._as_in_forward(k, piece):
                 found = _input_gradient(piece)
         return found
 
@@ -127,9 +129,13 @@ class Stage:
         for index in reversed(self.span):
             piece = self.under_way[k].pieces[index - self.span.start]
             if index not in lent and piece.parameters:
-                with self.trace.task("G", index, k, self.weights.version):
+                task = self.trace.task("G", index, k, self.weights.version)
+                with task, self._as_in_forward(k, piece):
                     _weight_gradient(piece)
         del self.under_way[k]
+
+    def _as_in_forward(self, k: Any, piece: Piece) -> AbstractContextManager[Any]:
+        return self.weights.used(self.under_way[k].version, piece.layer)
 
 
 def check_output(index: int, layer: nn.Module, y: object) -> None:
@@ -139,6 +145,20 @@ def check_output(index: int, layer: nn.Module, y: object) -> None:
             f"chain: layer {index} ({type(layer).__name__}) returned a {type(y).__name__}, wanted "
             "a tensor from every layer"
         )
+
+
+def _called(index: int, layer: nn.Module, x: Tensor) -> Tensor:
+    """A layer's output, of a leaf."""
+    try:
+        y: Tensor = layer(x.clone() if changes_its_input(layer) else x)
+    except RuntimeError as error:
+        if "leaf Variable that requires grad" not in str(error):
+            raise
+        raise RuntimeError(
+            f"chain: layer {index} ({type(layer).__name__}) changes its input in place; a layer "
+            "that does has to say so by an attribute: inplace = True"
+        ) from error
+    return y
 
 
 def changes_its_input(layer: nn.Module) -> bool:

@@ -26,7 +26,7 @@ from bppsa_lightning.layerpipe.pipelines import pipeline_of
 from bppsa_lightning.layerpipe.plan import Plan
 from bppsa_lightning.layerpipe.planning import make_plan
 from bppsa_lightning.layerpipe.stage import add_gradients
-from bppsa_lightning.layerpipe.trace import Event, Trace, observed_delays, write_chrome_trace
+from bppsa_lightning.layerpipe.trace import Event, Trace, observed_delays
 from bppsa_lightning.layerpipe.zero_bubble import loss_of_parts
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         self._clipping: Any = None
         self._randomness: LoaderRandomness | None = None
         self._metrics: WholeMetrics | None = None
+        self._drawn: Any = None
 
     # What it is
 
@@ -152,6 +153,7 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         # (Before the optimizers, whose schedule may ask how many steps the loaders give.)
         self._randomness = LoaderRandomness()
         self._randomness.states = self.broadcast(self._randomness.states)
+        self._drawn = capture.StepRandomness(self._randomness.states, self.root_device)
         super().setup(trainer)
         assert self.lightning_module is not None
         self._metrics = WholeMetrics(self.lightning_module)
@@ -171,7 +173,7 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         find.check(module, self._name, self._layers, self.stages, self.cuts)
         refuse.warn(module.trainer, self, self._layers)
         collect.share_from_zero(module, self.root_device)
-        self._links = Links(self.stages, self.root_device)
+        self._links = Links(self.stages, self.root_device, self._timeout)
         self._callback = Drains(self)
         trainer: Any = module.trainer
         trainer.callbacks.insert(0, self._callback)
@@ -200,6 +202,7 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
     @override
     def process_dataloader(self, dataloader: object) -> object:
         assert self._randomness is not None
+        refuse.refuse_sampler(dataloader)
         return SameBatches(super().process_dataloader(dataloader), self._randomness)
 
     # A step
@@ -209,6 +212,7 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         step = partial(super().training_step, *args, **kwargs)
         if self.stages == 1:
             return self._step_alone(step)
+        step = self._drawn.around(step)
         x = capture.input_of(self._layers, self._name, step) if self.stage == 0 else None
         self._begin(x)
         if self.schedule == "zero_bubble":
@@ -217,7 +221,7 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
             y = self._pipeline.forward(x)
         if not self._is_last:
             return self._unknown_loss()
-        self._output = capture.Output(self._name, y.requires_grad_())
+        self._output = capture.Output(self._name, y.requires_grad_(), self._drawn.leave)
         return self._output.loss_of(step, self._layers, self._others)
 
     def _unknown_loss(self) -> Tensor:
@@ -370,18 +374,14 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         own = {id(p) for m in self.plan.spans[self.stage] for p in self._layers[m].parameters()}
         return collect.whole_state(optimizer, own)
 
-    # The end
-
     def finish(self) -> None:
         """Weights of all stages in every process, and the trace."""
         self.share()
-        if self._pipeline is None or self.trace is None:
-            return
-        self.events = collect.events_of_stages(self._trace.events, self.global_rank, self.stages)
-        if self.events:
+        if self._pipeline is not None and self.trace is not None:
+            own, rank = self._trace.events, self.global_rank
+            self.events = collect.written_trace(self.trace, own, rank, self.stages)
             for events in self.events:
                 self.observed_delays |= observed_delays(events)
-            write_chrome_trace(self.trace, self.events)
 
     @override
     def teardown(self) -> None:

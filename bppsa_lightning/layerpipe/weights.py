@@ -9,8 +9,8 @@ newest ("average", LayerPipe2's). Forwards always use the parameters themselves.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +20,7 @@ VERSIONS = ("stash", "average")
 
 
 class _Saved(NamedTuple):
-    """A view of a parameter, as it was saved."""
+    """A view of a parameter, as it was saved; `offset` from where the parameter begins."""
 
     parameter: nn.Parameter
     version: int
@@ -41,13 +41,15 @@ class Weights(ABC):
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.parameters = list(parameters)
-        self._by_storage: dict[int, nn.Parameter] = {}
+        self._by_storage: dict[int, list[nn.Parameter]] = {}
         self.version = 0
         self.locate()
 
     def locate(self) -> None:
         """Looks where the parameters are: their ``.data`` may have been exchanged since."""
-        self._by_storage = {p.untyped_storage()._cdata: p for p in self.parameters}
+        self._by_storage = {}
+        for p in self.parameters:  # several may lie in one storage
+            self._by_storage.setdefault(p.untyped_storage()._cdata, []).append(p)
 
     @abstractmethod
     def of(self, parameter: nn.Parameter, version: int) -> Tensor:
@@ -69,18 +71,24 @@ class Weights(ABC):
         """Forwards in here save their weights as what they are now."""
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
+    def used(self, version: int, layer: nn.Module) -> AbstractContextManager[Any]:
+        """Backwards in here that walk a layer again (checkpoints) do so with an older version."""
+        return nullcontext()
+
     def _pack(self, tensor: Tensor) -> Tensor | _Saved:
-        parameter = self._by_storage.get(tensor.untyped_storage()._cdata)
-        if parameter is None:
-            return tensor
-        where = tensor.size(), tensor.stride(), int(tensor.storage_offset())
-        return _Saved(parameter, self.version, *where)
+        for parameter in self._by_storage.get(tensor.untyped_storage()._cdata, ()):
+            offset = int(tensor.storage_offset() - parameter.storage_offset())
+            if offset >= 0 and offset + _extent(tensor) <= _extent(parameter):
+                where = tensor.size(), tensor.stride(), offset
+                return _Saved(parameter, self.version, *where)
+        return tensor
 
     def _unpack(self, saved: Tensor | _Saved) -> Tensor:
         if isinstance(saved, Tensor):
             return saved
         found = self.of(saved.parameter, saved.version)
-        return found.as_strided(saved.size, saved.stride, saved.offset)
+        offset = int(found.storage_offset()) + saved.offset
+        return found.as_strided(saved.size, saved.stride, offset)
 
 
 class Stash(Weights):
@@ -94,6 +102,18 @@ class Stash(Weights):
         if version == self.version:
             return parameter.detach()
         return self._copies[version][id(parameter)]
+
+    @contextmanager
+    def used(self, version: int, layer: nn.Module) -> Iterator[None]:
+        copies = {} if version == self.version else self._copies[version]
+        newest = [(p, p.data) for p in layer.parameters() if id(p) in copies]
+        for parameter, _ in newest:
+            parameter.data = copies[id(parameter)]
+        try:
+            yield
+        finally:
+            for parameter, data in newest:
+                parameter.data = data
 
     def before_update(self, in_flight: Collection[int]) -> None:
         if self.version in in_flight:
@@ -139,6 +159,13 @@ class Average(Weights):
             if id(parameter) in self._before:
                 change = parameter.detach() - self._before.pop(id(parameter))
                 self._mean[id(parameter)].lerp_(change, 1 - self._beta)
+
+
+def _extent(t: Tensor) -> int:
+    """Numbers from its first to its last in memory."""
+    if not t.numel():
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
 
 
 def weights_of(versions: str, parameters: Iterable[nn.Parameter], delay: int) -> Weights:

@@ -3,13 +3,11 @@
 By their states, not by results: a mask over zeros is not to be seen in what comes of it.
 """
 
-import pickle
-import random
-import sys
 from typing import Any
 
 import torch
 
+from bppsa_lightning._same_batches import generators, set_generators
 from bppsa_lightning.windows.cut import Leaves
 
 
@@ -18,29 +16,23 @@ class Generators:
 
     def __init__(self, leaves: Leaves) -> None:
         self._devices = sorted({t.device.index or 0 for t in leaves if t.is_cuda})
-        self._torch = self._of_torch()
-        self._python = random.getstate()
-        self._numpy = _of_numpy()
+        self._states, self._of_devices = self._now()
 
     def drew(self) -> bool:
         """Whether numbers were drawn since then."""
-        same = all(map(torch.equal, self._of_torch(), self._torch))
-        return not same or random.getstate() != self._python or _of_numpy() != self._numpy
+        return _comparable(*self._now()) != _comparable(self._states, self._of_devices)
 
     def restore(self) -> None:
         """Puts them back."""
-        cpu, *others = self._torch
-        torch.set_rng_state(cpu)
-        for device, state in zip(self._devices, others, strict=True):
+        set_generators(self._states)
+        for device, state in zip(self._devices, self._of_devices, strict=True):
             torch.cuda.set_rng_state(state, device)
-        random.setstate(self._python)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(pickle.loads(self._numpy))
 
-    def _of_torch(self) -> list[torch.Tensor]:
-        return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._devices)]
+    def _now(self) -> tuple[dict[str, Any], list[torch.Tensor]]:
+        return generators(), [torch.cuda.get_rng_state(device) for device in self._devices]
 
 
-def _of_numpy() -> bytes | None:
-    numpy: Any = sys.modules.get("numpy")
-    return None if numpy is None else pickle.dumps(numpy.random.get_state())
+def _comparable(states: dict[str, Any], of_devices: list[torch.Tensor]) -> list[Any]:
+    of_torch = [state.numpy().tobytes() for state in (states["torch"], *of_devices)]
+    _name, key, *place = states.get("numpy", ("", None))
+    return [*of_torch, states["python"], None if key is None else key.tobytes(), *place]

@@ -5,6 +5,8 @@ import torch
 from support import forked
 from support.helpers import assert_close
 
+from bppsa_lightning.layerpipe.links import KINDS
+
 pytestmark = pytest.mark.slow
 SCRIPT = forked.TESTS / "support" / "layerpipe_lives.py"
 EXACT = [
@@ -47,6 +49,11 @@ def test_the_rate_falls_within_an_epoch_and_pruning_is_repeated(left):
     weights = [w for n, w in left["pruned", "stock"]["weights"].items() if n.endswith("weight")]
     zeros = sum(int((w == 0).sum()) for w in weights) / sum(w.numel() for w in weights)
     assert zeros > 0.5
+
+
+def test_each_group_of_the_pipeline_has_the_timeout_that_was_asked_for(left):
+    for rank in "01":
+        assert left["averaged", rank]["timeouts"] == [True] * len(KINDS)
 
 
 def test_a_search_for_a_learning_rate_leaves_nothing_under_way(left):

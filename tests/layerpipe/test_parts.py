@@ -1,17 +1,26 @@
 """The parts of the executor that need no second process."""
 
+import copy
+import random
 import types
 
+import lightning.pytorch as pl
+import numpy as np
 import pytest
 import torch
+from lightning.pytorch.plugins import MixedPrecision
 from lightning_utilities.core.rank_zero import rank_zero_only
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from bppsa_lightning._same_batches import LoaderRandomness, SameBatches
+from bppsa_lightning._same_batches import LoaderRandomness, SameBatches, generators
 from bppsa_lightning.layerpipe import capture, movable, planning, refuse
+from bppsa_lightning.layerpipe.capture import StepRandomness
 from bppsa_lightning.layerpipe.channels import Channel
+from bppsa_lightning.layerpipe.delayed import DelayedPipeline
 from bppsa_lightning.layerpipe.delays import layer_delays, spans
 from bppsa_lightning.layerpipe.options import options_of, with_options
+from bppsa_lightning.layerpipe.plan import at_home
 from bppsa_lightning.layerpipe.stage import Stage
 from bppsa_lightning.layerpipe.trace import Event, Trace, observed_delays
 from bppsa_lightning.layerpipe.weights import Stash
@@ -81,7 +90,9 @@ def test_what_is_not_movable():
     pruned = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
     same = nn.Conv2d(1, 1, 3, padding="same")
     circular = nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular")
-    for layer in (hooked, pruned, same, circular, nn.ReLU(), nn.BatchNorm1d(2)):
+    masked = nn.Linear(2, 2)
+    masked.weight.register_hook(lambda g: g * 0)
+    for layer in (hooked, masked, pruned, same, circular, nn.ReLU(), nn.BatchNorm1d(2)):
         assert not movable.is_movable(layer)
 
 
@@ -89,12 +100,37 @@ def test_a_micro_batchs_norm_is_warned_of(monkeypatch):
     monkeypatch.setattr(rank_zero_only, "rank", 0, raising=False)
     chain = nn.Sequential(nn.BatchNorm1d(2))
     trainer = types.SimpleNamespace(gradient_clip_algorithm=None, gradient_clip_val=None)
-    strategy = types.SimpleNamespace(is_delayed=False, micro_batches=2)
+    strategy = types.SimpleNamespace(
+        is_delayed=False, micro_batches=2, stages=2, lightning_module=pl.LightningModule()
+    )
     with pytest.warns(UserWarning, match="Batch norms see micro-batches"):
         refuse.warn(trainer, strategy, chain)
     strategy.is_delayed, trainer.gradient_clip_val = True, 1.0
     with pytest.warns(UserWarning, match="clips the norm of each stage's gradient"):
         refuse.warn(trainer, strategy, chain)
+
+
+def test_an_own_clipping_is_warned_of(monkeypatch):
+    class Clips(pl.LightningModule):
+        def configure_gradient_clipping(self, *args):
+            torch.nn.utils.clip_grad_norm_(self.parameters(), 1.0)
+
+    monkeypatch.setattr(rank_zero_only, "rank", 0, raising=False)
+    trainer = types.SimpleNamespace(gradient_clip_algorithm=None, gradient_clip_val=None)
+    strategy = types.SimpleNamespace(is_delayed=True, stages=2, lightning_module=Clips())
+    with pytest.warns(UserWarning, match="Clips.configure_gradient_clipping runs in each process"):
+        refuse.warn(trainer, strategy, nn.Sequential())
+
+
+def test_a_loss_scaler_of_several_stages_is_refused():
+    scaling = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
+    trainer = types.SimpleNamespace(
+        lightning_module=pl.LightningModule(), precision_plugin=scaling, precision="16-mixed"
+    )
+    for is_delayed in (False, True):
+        strategy = types.SimpleNamespace(is_delayed=is_delayed, stages=2, _layer_sync=None)
+        with pytest.raises(ValueError, match="found '16-mixed' .* without a loss scaler"):
+            refuse.refuse(trainer, strategy)
 
 
 def test_what_cannot_be_sent():
@@ -149,6 +185,95 @@ def test_a_backward_sees_its_forwards_weights_though_their_storage_was_exchanged
     g = torch.randn(4, 2, dtype=torch.float64)
     stage.input_gradients(0, g, lambda index, piece: found.setdefault(index, piece.g))
     torch.testing.assert_close(found[0], g @ seen)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return checkpoint(lambda x: torch.tanh(self.linear(x)), x, use_reentrant=False)
+
+
+class Shifted(nn.Module):
+    """Parameters that lie one behind the other in one storage."""
+
+    def __init__(self):
+        super().__init__()
+        both = torch.randn(30)
+        self.a = nn.Parameter(both[3:12].view(3, 3))
+        self.b = nn.Parameter(both[12:21].view(3, 3))
+
+    def forward(self, x):
+        return torch.tanh(x @ self.a) @ self.b.T
+
+
+@pytest.mark.parametrize("kind", [Checkpointed, Shifted])
+def test_a_backward_sees_its_forwards_weights_wherever_they_are(kind):
+    """Also where it walks a layer again, and where a storage holds several parameters."""
+    torch.manual_seed(0)
+    layer, x, g = kind().double(), torch.randn(4, 3).double(), torch.randn(4, 3).double()
+    if kind is Shifted:  # (conversion gives each a storage of its own)
+        both = torch.randn(30, dtype=torch.float64)
+        layer.a.data, layer.b.data = both[3:12].view(3, 3), both[12:21].view(3, 3)
+    true = copy.deepcopy(layer)
+    leaf = x.clone().requires_grad_()
+    true(leaf).backward(g)
+    chain = nn.Sequential(nn.Identity(), layer)
+    stage = Stage(list(chain), range(2), Stash(chain.parameters()), Trace(False))
+    stage.forward(0, x)
+    for _ in range(2):
+        stage.before_update()
+        with torch.no_grad():
+            for p in layer.parameters():
+                p.mul_(3)
+        stage.after_update()
+    now = [p.detach().clone() for p in layer.parameters()]
+    found = {}
+    stage.input_gradients(0, g, lambda index, piece: found.setdefault(index, piece.g))
+    stage.weight_gradients(0)
+    torch.testing.assert_close(found[0], leaf.grad)
+    for p, q, kept in zip(layer.parameters(), true.parameters(), now, strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+        assert torch.equal(p, kept)
+
+
+def test_a_loader_may_fill_its_buffer_again():
+    chain = nn.Sequential(nn.Linear(3, 2), nn.Identity())
+    stage = Stage(list(chain), range(1), Stash(chain.parameters()), Trace(False))
+    links = types.SimpleNamespace(
+        channel=lambda *_: types.SimpleNamespace(send=lambda y: None, receive=lambda: g)
+    )
+    pipeline = DelayedPipeline(stage, 0, at_home(2, (1,), "pipedream", True), links, chain)
+    x, g = torch.randn(4, 3), torch.randn(4, 2)
+    first = x.clone()
+    pipeline.forward(x)
+    x.zero_()
+    pipeline.backward(1)
+    torch.testing.assert_close(chain[0].weight.grad, g.T @ first)
+
+
+def test_a_step_s_noise_is_one_in_both_stages():
+    """Though the layers of each draw differently; and what it draws later is a process' own."""
+    states, drawn = generators(), {"first": [], "last": []}
+    for stage, dropouts in (("first", 3), ("last", 8)):
+        torch.manual_seed(dropouts)
+        randomness = StepRandomness(states, torch.device("cpu"))
+
+        def step(stage=stage, randomness=randomness):
+            drawn[stage].append(torch.rand(2).tolist() + [random.random(), np.random.rand()])
+            randomness.leave()  # as a call of the chain
+            return torch.rand(1)
+
+        for _ in range(3):
+            torch.rand(dropouts)  # of the stage's layers
+            before = torch.get_rng_state()
+            own = randomness.around(step)()
+            after = torch.get_rng_state()
+            torch.set_rng_state(before)
+            assert torch.equal(torch.rand(1), own) and torch.equal(torch.get_rng_state(), after)
+    assert drawn["first"] == drawn["last"] and drawn["first"][0] != drawn["first"][1]
 
 
 def test_options_come_back():

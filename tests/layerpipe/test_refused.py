@@ -45,6 +45,15 @@ def said(tmp_path_factory):
         ("never", "RuntimeError: chain: training_step did not call 'net'"),
         ("detached", "RuntimeError: chain: the loss does not depend on the output of 'net'"),
         ("two outputs", "TypeError: chain: layer 8 (Pair) returned a tuple"),
+        ("overridden", "ValueError: chain: found Overridden at 'net', which overrides forward"),
+        ("in place", "RuntimeError: chain: layer 1 (InPlace) changes its input in place"),
+        ("post accumulate", "ValueError: chain: found a hook of register_post_accumulate_grad"),
+        ("old weight norm", "ValueError: chain: found layers that cannot be copied"),
+        (
+            "parts of the data",
+            "ValueError: sampler: found a DistributedSampler with num_re",
+        ),
+        ("swa", "ValueError: callbacks: found 'StochasticWeightAveraging'"),
     ],
 )
 def test_the_error_says_what_was_found_and_wanted(said, case, message):

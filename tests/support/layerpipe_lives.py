@@ -7,6 +7,7 @@ With "pipe" the other process is started in the same way. Writes FOLDER/<case>_<
 
 import sys
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from torch.utils.data import DataLoader
 import bppsa_lightning as bl
 from support.layerpipe_training import CLASSES, Model, data, perceptron, trainer
 
+TIMEOUT = timedelta(seconds=290)
+
 
 class Lived(Model):
     """With float inputs of the weights' type, and a learning rate that a finder may set."""
@@ -29,6 +32,13 @@ class Lived(Model):
     def __init__(self, layers=perceptron) -> None:
         super().__init__(layers)
         self.rates: list[float] = []
+        self.timeouts: list[timedelta] = []
+
+    def on_train_start(self) -> None:
+        links = getattr(self.trainer.strategy, "_links", None)
+        groups = [] if links is None else links._groups.values()
+        backends = [group._get_backend(torch.device("cpu")) for group in groups]
+        self.timeouts = [backend.options._timeout for backend in backends]
 
     def on_train_batch_start(self, *_) -> None:
         self.rates.append(self.optimizers().param_groups[0]["lr"])
@@ -143,7 +153,8 @@ def run(folder: Path, name: str, case: Case, stock: bool) -> None:
     model = case.model()
     strategy: Any = "auto"
     if not stock:
-        strategy = bl.LayerPipeStrategy(case.schedule, cuts=(len(model.net) // 2,))
+        cuts = (len(model.net) // 2,)
+        strategy = bl.LayerPipeStrategy(case.schedule, cuts=cuts, timeout=TIMEOUT)
     settings = {"max_epochs": 2, "callbacks": case.callbacks(), **case.settings}
     train = trainer(strategy, 1 if stock else 2, **settings)
     left: dict[str, Any] = {"error": ""}
@@ -151,6 +162,7 @@ def run(folder: Path, name: str, case: Case, stock: bool) -> None:
         train.fit(model)
     except RuntimeError as error:
         left["error"] = str(error)
+    left["timeouts"] = [timeout == TIMEOUT for timeout in model.timeouts]
     left |= {"weights": model.state_dict(), "rates": model.rates, "steps": train.global_step}
     torch.save(left, folder / f"{name}_{'stock' if stock else train.global_rank}.pt")
 

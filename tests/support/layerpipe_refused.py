@@ -4,14 +4,20 @@ One process is enough, with as many stages as there are processes: one.
 """
 
 import json
+import warnings
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging, GradientAccumulationScheduler
+from lightning.pytorch.callbacks import (
+    EMAWeightAveraging,
+    GradientAccumulationScheduler,
+    StochasticWeightAveraging,
+)
 from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
 
 import bppsa_lightning as bl
-from support.layerpipe_training import Model, loader, trainer
+from support.layerpipe_training import Model, data, loader, trainer
 
 
 class Other(Model):
@@ -58,6 +64,48 @@ class TwoOutputs(Model):
         self.net.append(Pair())
 
 
+class Overridden(nn.Sequential):
+    def forward(self, x):
+        return 0.5 * super().forward(x)
+
+
+class InPlace(nn.Module):
+    def forward(self, x):
+        return nn.functional.relu_(x)
+
+
+class Given(Model):
+    """Layers of somebody's own."""
+
+    def __init__(self, layers) -> None:
+        super().__init__(lambda: layers)
+
+
+def hooked() -> Model:
+    model = Model()
+    model.net[0].weight.register_post_accumulate_grad_hook(lambda p: None)
+    return model
+
+
+def old_weight_norm() -> Model:
+    linear = nn.Linear(4, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nn.utils.weight_norm(linear)
+    linear(torch.zeros(1, 4))
+    model = Model()
+    model.net = nn.Sequential(linear)
+    model.loss = lambda batch: model.net(batch[0].float()).square().mean()
+    return model
+
+
+class Parts(Model):
+    """Each process would read a part of the data."""
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(data(), 6, sampler=DistributedSampler(data(), 2, 0))
+
+
 CASES = {
     "two chains": (lambda: Other(more=nn.Sequential(nn.Linear(2, 2))), {}, {}),
     "no such chain": (Model, {"chain": "nett"}, {}),
@@ -76,6 +124,12 @@ CASES = {
     "never": (Never, {}, {}),
     "detached": (Detached, {}, {}),
     "two outputs": (TwoOutputs, {}, {}),
+    "overridden": (lambda: Given(Overridden(nn.Linear(4, 3))), {}, {}),
+    "in place": (lambda: Given(nn.Sequential(nn.Linear(4, 3), InPlace())), {}, {}),
+    "post accumulate": (hooked, {}, {}),
+    "old weight norm": (old_weight_norm, {}, {}),
+    "parts of the data": (Parts, {}, {}),
+    "swa": (Model, {}, {"callbacks": [StochasticWeightAveraging(0.01)]}),
 }
 
 
@@ -84,7 +138,8 @@ def main() -> None:
     for name, (model, given, settings) in CASES.items():
         try:
             train = trainer(bl.LayerPipeStrategy(**given), 1, **settings)
-            train.fit(model(), loader())
+            module = model()
+            train.fit(module, None if isinstance(module, Parts) else loader())
             said[name] = "nothing"
         except Exception as error:  # of any kind: it is what the user sees
             said[name] = f"{type(error).__name__}: {error}"
