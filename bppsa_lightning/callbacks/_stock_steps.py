@@ -25,6 +25,7 @@ _WARM_UP = 2  # steps that nobody times: memory is allocated, code compiled
 # take, and one where there is no such piece? GRUs of 20 units were seen at 85 of ours, whole.
 _OF_A_PIECE, _OF_A_STEP = 10, 30
 _LEAST = 3  # steps, for a median that a single one does not make
+_TO_TIME_ONE = 3  # steps: one counts the layers' calls, one finds those that ran, one is timed
 
 
 class _PartsTimer(StepTimer):
@@ -76,7 +77,11 @@ class StockSteps:
     @property
     def has_figures(self) -> bool:
         """Whether enough steps were timed to speak of them."""
-        return len(self.comparison.steps) >= min(_LEAST, self.wanted) > 0
+        return len(self.comparison.steps) >= self._enough > 0
+
+    @property
+    def _enough(self) -> int:
+        return min(_LEAST, self.wanted)
 
     def why_none(self, module: pl.LightningModule) -> str | None:
         """Why there are no figures, for people; None if no layer of a model ran here, either."""
@@ -84,6 +89,10 @@ class StockSteps:
             return self.obstacle or self._refusal
         if not any(accelerated_calls(r) for r in recordable(module)):
             return None
+        # The last one that warms up counts calls already; the first that is timed tells the cost.
+        needed = _WARM_UP - 1 + _TO_TIME_ONE * (1 + self._enough)
+        if self._steps < needed:
+            return f"the training was too short: {self._steps} steps, and {needed} are needed"
         return (
             f"a few steps of it would have taken more than {self.share:.0%} of this run. "
             "ChainMonitor(stock_share=...) allows more"

@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import torch.nn.utils.prune as prune
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
 from bppsa_lightning import pruned
 from bppsa_lightning._context import masks_written
-from bppsa_lightning._rank_zero import rank_zero_info
+from bppsa_lightning._rank_zero import rank_zero_info, rank_zero_warn
 from bppsa_lightning._replacement import Replacement
 from bppsa_lightning._trees import settle, stand_in
+from bppsa_lightning.callbacks._pruned_state import (
+    accept_other_masks,
+    first_values,
+    masks_of,
+    packed_masks,
+    put_first_values,
+    put_masks,
+    reorder,
+)
 from bppsa_lightning.explain import explain
 from bppsa_lightning.pruned.compact import CompactWeight, expanded_state
 
@@ -71,7 +79,8 @@ class SparseJacobianPruning(ModelPruning):
 
     Raises:
         MisconfigurationException: as ModelPruning.
-        TypeError: `at_epochs` holds something else than integers.
+        TypeError: `at_epochs` holds something else than integers, `module_names` is a string,
+            `amount` a truth value or `compact` none.
     """
 
     def __init__(
@@ -100,6 +109,10 @@ class SparseJacobianPruning(ModelPruning):
             apply_pruning = frozenset(at_epochs).__contains__
         if isinstance(module_names, str):
             raise TypeError(f"module_names: found {module_names!r}, wanted a list of class names")
+        if isinstance(amount, bool):
+            raise TypeError(f"amount: found {amount!r}, wanted a number or a function of the epoch")
+        if not isinstance(compact, bool):
+            raise TypeError(f"compact: found {compact!r}, wanted True or False")
         super().__init__(
             pruning_fn, parameters_to_prune, parameter_names, use_global_unstructured, amount,
             apply_pruning, make_pruning_permanent, use_lottery_ticket_hypothesis,
@@ -114,6 +127,7 @@ class SparseJacobianPruning(ModelPruning):
         self._attached_here: list[Replacement] = []
         self._masks: dict[str, dict[str, Any]] = {}
         self._resumes = False
+        self._decided: int | None = -1  # the last epoch at whose end it was pruned, or not
         self._plan_to_log = False
         self._load_hook: Any = None
 
@@ -151,7 +165,7 @@ class SparseJacobianPruning(ModelPruning):
             masks_written(module, ())
         super().apply_pruning(amount)
         for module, names in orders.items():
-            _reorder(module, names)
+            reorder(module, names)
         self._compact_layers()
 
     @override
@@ -159,6 +173,15 @@ class SparseJacobianPruning(ModelPruning):
         self._restore_dense()
         super().apply_lottery_ticket_hypothesis()
         self._compact_layers()
+
+    @staticmethod
+    @override
+    @torch.no_grad()
+    def _copy_param(new: nn.Module, old: nn.Module, name: str) -> None:
+        # Lightning has both share their memory, so that training moves the first values.
+        parameter = new._parameters.get(f"{name}_orig", new._parameters.get(name))
+        if parameter is not None:
+            parameter.copy_(getattr(old, name))
 
     @override
     def make_pruning_permanent(self, module: nn.Module) -> None:
@@ -169,16 +192,23 @@ class SparseJacobianPruning(ModelPruning):
         orders = {child: list(child._parameters) for child in module.modules()}
         super().make_pruning_permanent(module)
         for child, names in orders.items():
-            _reorder(child, names)
+            reorder(child, names)
 
     def _compact_layers(self) -> None:
         """Patterns and parameters for the masks as they are."""
         if self._model is None:  # used without a Trainer: only pruning
             return
-        self._masks = _packed_masks(self._model)
+        masks = packed_masks(self._model)
+        for callback in self._all:
+            callback._masks = masks
         self._attached_here += pruned.attach_layers(self._model)
-        stay = [] if self._compacts() or not self.compact else ["parameters stay dense under DDP"]
-        if self._compacts():
+        # DDP and its kind keep the parameters that they were given.
+        one_device = self._trainer is not None and isinstance(
+            self._trainer.strategy, SingleDeviceStrategy
+        )
+        wanted = all(callback.compact for callback in self._all)
+        stay = ["parameters stay dense under DDP"] if wanted and not one_device else []
+        if wanted and one_device:
             for name, layer in pruned.sparse_layers(self._model).items():
                 if pruned.unsupported(layer.module) or not CompactWeight.is_compactable(layer):
                     continue
@@ -192,17 +222,17 @@ class SparseJacobianPruning(ModelPruning):
         said = [f"{sparsity:.2%} of prunable weights pruned", *stay]
         rank_zero_info(f"SparseJacobianPruning: {'; '.join(said)}")
 
-    def _compacts(self) -> bool:
-        """Whether parameters may be exchanged: DDP and its kind keep those that they were given."""
-        trainer = self._trainer
-        one_device = trainer is not None and isinstance(trainer.strategy, SingleDeviceStrategy)
-        return self.compact and one_device
-
     def _restore_dense(self) -> None:
         """Dense parameters again, which may be pruned or read by others."""
-        for weight in self._compact:
-            weight.expand(self._optimizers)
-        self._compact = []
+        for callback in self._all:
+            for weight in callback._compact:
+                weight.expand(self._optimizers)
+            callback._compact = []
+
+    @property
+    def _all(self) -> list[SparseJacobianPruning]:
+        """The Trainer's callbacks of this kind: one may prune what another has made compact."""
+        return _of_this_kind(self._trainer) or [self]
 
     @property
     def _optimizers(self) -> list[Optimizer]:
@@ -222,26 +252,56 @@ class SparseJacobianPruning(ModelPruning):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         settle(self, trainer)
         self._trainer, self._model = trainer, pl_module
+        chosen_here = not self._parameters_to_prune
+        with torch.no_grad():  # a masked weight of the last forward has a graph, and no copies
+            for module in pl_module.modules():
+                masks_written(module, ())
         super().setup(trainer, pl_module, stage)
         if stage == "fit":  # another fit's masks aren't this one's; a checkpoint is read after this
-            self._masks, self._resumes = _packed_masks(pl_module), False
-        self._load_hook = pl_module.register_load_state_dict_pre_hook(_accept_masked)
+            self._masks, self._resumes = packed_masks(pl_module), False
+            if chosen_here:
+                self._warn_of_masked(pl_module)
+        self._load_hook = pl_module.register_load_state_dict_pre_hook(accept_other_masks)
+
+    def _warn_of_masked(self, model: nn.Module) -> None:
+        """Of parameters that Lightning does not find under their names, as they have masks."""
+        masked = []
+        for name, _ in masks_of(model):
+            path, _dot, parameter = name.rpartition(".")
+            kind = type(model.get_submodule(path)).__name__
+            if parameter in self._parameter_names and kind in (self.module_names or [kind]):
+                masked.append(name)
+        if masked:
+            more = f" and {len(masked) - 3} more" if len(masked) > 3 else ""
+            rank_zero_warn(
+                f"SparseJacobianPruning: {', '.join(masked[:3])}{more} have masks already, and are "
+                "not pruned any further. To do so, go on with the callback that pruned them, or "
+                "make them plain first (torch.nn.utils.prune.remove)."
+            )
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # Only now have the optimizers taken their state, which a checkpoint numbers by the order
         # that the parameters had before they were pruned.
         if self._resumes:
-            for name, packed in self._masks.items():
-                path, _, parameter = name.rpartition(".")
-                module = pl_module.get_submodule(path)
-                if not hasattr(module, f"{parameter}_mask"):
-                    names = list(module._parameters)
-                    prune.custom_from_mask(module, parameter, _unpacked(packed))
-                    _reorder(module, names)
-            self._resumes = False
-        if _packed_masks(pl_module):
+            put_masks(pl_module, self._masks)
+        if packed_masks(pl_module):
             self._compact_layers()
+        before = trainer.current_epoch - 1
+        if not self._resumes or self._decided is None:
+            self._decided = before
+        elif self._decided < before and self._prune_on_train_epoch_end:
+            # After the checkpoint of an epoch's last batch, Lightning leaves out the epoch's end.
+            self._decided = before
+            self._run_pruning(before)
+        self._resumes = False
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        # With max_steps, Lightning ends an epoch again that ended before the checkpoint.
+        if self._decided is None or trainer.current_epoch > self._decided:
+            super().on_train_epoch_end(trainer, pl_module)
+            self._decided = trainer.current_epoch
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
@@ -263,7 +323,9 @@ class SparseJacobianPruning(ModelPruning):
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.explanation = explain(pl_module)
+        if self is self._all[0]:  # the others will find nothing attached
+            for callback in self._all:
+                callback.explanation = explain(pl_module)
         self._detach_all()
         super().on_train_end(trainer, pl_module)
 
@@ -283,19 +345,39 @@ class SparseJacobianPruning(ModelPruning):
     # --- checkpoints -----------------------------------------------------------------------------
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"masks": self._masks}
-
-    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes what `on_save_checkpoint` wrote; older checkpoints hold the masks alone."""
         self._masks = state_dict["masks"]
         self._resumes = True
+        decided = state_dict.get("decided", [])
+        known = len(decided) == len(self._all)
+        self._decided = decided[self._all.index(self)] if known else None
+        if self._model is not None:
+            put_first_values(self._model, self._originals, state_dict.get("first_values", {}))
+
+    @property
+    def _originals(self) -> list[tuple[nn.Module, str, nn.Module]]:
+        """For the lottery ticket: modules, names of parameters, copies that hold first values."""
+        return [
+            (self._parameters_to_prune[i][0], name, layer["data"])
+            for layer in (self._original_layers or {}).values()
+            for i, name in layer["names"]
+        ]
 
     @override
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
+        # One state for all callbacks of this kind, whatever their settings: with `state_dict`,
+        # Lightning would have two of them differ by name, and settings may change at a resume.
+        callbacks = _of_this_kind(trainer) or [self]
+        originals = [original for callback in callbacks for original in callback._originals]
+        checkpoint.setdefault("callbacks", {})[self.state_key] = {
+            "masks": self._masks,
+            "decided": [callback._decided for callback in callbacks],
+            "first_values": first_values(pl_module, originals),
+        }
         if self._compact:
             checkpoint["optimizer_states"] = [
                 expanded_state(optimizer, state, self._compact)
@@ -310,42 +392,6 @@ class SparseJacobianPruning(ModelPruning):
                 logger.log_metrics(metrics, step=self._trainer.global_step)
 
 
-def _reorder(module: nn.Module, names: Sequence[str]) -> None:
-    """Brings the parameters of a module, some masked or plain by now, into this order.
-
-    torch.nn.utils.prune puts them last; callbacks that keep a copy of the model, as weight
-    averaging does, go through both side by side.
-    """
-    own = module._parameters
-    for name in [name.removesuffix("_orig") for name in names]:
-        kept = name if name in own else f"{name}_orig"
-        own[kept] = own.pop(kept)
-
-
-def _packed_masks(model: nn.Module) -> dict[str, dict[str, Any]]:
-    """Every mask of a model, by the dotted name of its parameter, a bit a weight."""
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    return {
-        name.removesuffix("_mask"): {
-            "shape": list(mask.shape),
-            "bits": torch.from_numpy(np.packbits(mask.bool().cpu().numpy().reshape(-1))),
-        }
-        for name, mask in model.named_buffers()
-        if name.endswith("_mask") and f"{name.removesuffix('_mask')}_orig" in parameters
-    }
-
-
-def _unpacked(packed: dict[str, Any]) -> Tensor:
-    shape = packed["shape"]
-    bits = np.unpackbits(packed["bits"].numpy(), count=int(np.prod(shape, dtype=np.int64)))
-    return torch.from_numpy(bits.astype(np.float32)).view(shape)
-
-
-def _accept_masked(module: nn.Module, state_dict: dict[str, Any], *_: Any) -> None:
-    """Lets a model that is not pruned (yet) load the weights of one that is."""
-    for key in [key for key in state_dict if key.endswith("_mask")]:
-        name = key.removesuffix("_mask")
-        path, _dot, parameter = name.rpartition(".")
-        if f"{name}_orig" in state_dict and parameter in module.get_submodule(path)._parameters:
-            mask, orig = state_dict.pop(key), state_dict.pop(f"{name}_orig")
-            state_dict[name] = mask.to(orig.dtype) * orig
+def _of_this_kind(trainer: pl.Trainer | None) -> list[SparseJacobianPruning]:
+    callbacks: list[Any] = [] if trainer is None else trainer.callbacks  # type: ignore[attr-defined]
+    return [c for c in callbacks if isinstance(c, SparseJacobianPruning)]

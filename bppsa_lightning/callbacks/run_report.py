@@ -213,7 +213,9 @@ class RunReport(Callback):
             return  # before the training, or after its report
         with suppress(Exception):  # the earlier one is what the user must see
             self._look(trainer, pl_module)
-        self._write(trainer, pl_module, f"{type(exception).__name__}: {exception}".strip(": "))
+        ended = f"{type(exception).__name__}: {exception}".strip(": ")
+        # A name of a file may have surrogates in it, which no page and no logger takes.
+        self._write(trainer, pl_module, ended.encode("utf-8", "backslashreplace").decode())
 
     def _write(self, trainer: pl.Trainer, module: pl.LightningModule, ended: str) -> None:
         self._forward("end", "on_train_end", trainer, module)
@@ -221,9 +223,12 @@ class RunReport(Callback):
             try:
                 data = self._data(trainer, module, ended)
                 html = page(data)
-                text = json.dumps(data, indent=1, allow_nan=False)
-                write_file(self._into, f"{NAME}.json", text.encode())
-                self.path = write_file(self._into, f"{NAME}.html", html.encode())
+                files = {
+                    f"{NAME}.json": json.dumps(data, indent=1, allow_nan=False).encode(),
+                    f"{NAME}.html": html.encode(),
+                }
+                for name, content in files.items():  # both, once both are known to be made
+                    self.path = write_file(self._into, name, content)
                 rank_zero_info(f"BPPSA: report of this training: {self.path}")
                 for logger in trainer.loggers:
                     log_report(logger, NAME, html, _tables(data), trainer.global_step)

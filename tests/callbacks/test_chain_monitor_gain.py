@@ -86,12 +86,25 @@ def test_a_strategy_that_is_slower_costs_one_warning(monkeypatch, said):
     assert len(said()) == 1  # the start
 
 
-def test_a_training_that_is_too_short_says_how_to_measure(said):
-    fit("bppsa", callbacks=[bl.ChainMonitor()])
+def test_a_training_with_too_little_time_for_it_says_how_to_measure(said):
+    fit("bppsa", callbacks=[bl.ChainMonitor()], max_epochs=8, max_steps=13)
     assert said()[1:] == [
         "BPPSA: not timed against stock PyTorch: a few steps of it would have taken more than 1% "
         "of this run. ChainMonitor(stock_share=...) allows more"
     ]
+
+
+@pytest.mark.parametrize(("wanted", "needed"), [(1, 7), (2, 10), (12, 13)])
+def test_a_training_that_is_too_short_says_so(said, wanted, needed):
+    """However much time may be spent: as many steps as are needed are enough, one less is not."""
+    for steps in (needed - 1, needed):
+        monitor = bl.ChainMonitor(stock_steps=wanted, stock_share=1e6)
+        fit("bppsa", callbacks=[monitor], max_epochs=8, max_steps=steps)
+        assert monitor._stock.has_figures == (steps == needed)
+    assert said()[1] == (
+        "BPPSA: not timed against stock PyTorch: the training was too short: "
+        f"{needed - 1} steps, and {needed} are needed"
+    )
 
 
 @pytest.mark.parametrize("strategy", ["bppsa", "auto"])

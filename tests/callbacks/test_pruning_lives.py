@@ -144,6 +144,61 @@ def test_masks_of_a_fit_are_not_the_next_one_s(tmp_path):
     assert density(model) > 0.9
 
 
+def of_each_kind(make, **settings):
+    """Two callbacks: convolutions at the end of epochs 0 and 2, linear layers at that of 1."""
+    how = {**HOW, "amount": 0.5}
+    convolutions = make(**how, **settings, at_epochs=[0, 2])
+    linear = make(**{**how, "amount": 0.7}, **settings, at_epochs=[1])
+    kinds = {convolutions: nn.Conv2d, linear: nn.Linear}
+    for callback, kind in kinds.items():
+        callback.filter_parameters_to_prune = lambda parameters, kind=kind: [
+            (module, name) for module, name in parameters if isinstance(module, kind)
+        ]
+    return [convolutions, linear]
+
+
+@pytest.mark.parametrize("compact", [True, False])
+def test_two_callbacks_prune_in_turns(compact):
+    """Each finds dense what the other has made compact."""
+    stock = fit(*of_each_kind(as_stock), model=Optimized(sgd))
+    callbacks, sizes = of_each_kind(bl.SparseJacobianPruning, compact=compact), Sizes()
+    ours = fit(*callbacks, sizes, model=Optimized(sgd))
+    assert ours.losses == pytest.approx(stock.losses, rel=1e-9)
+    for mine, theirs in in_pairs(ours, stock):
+        torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-9)
+    # Of a convolution a half stays, which is too much to be compact, then a quarter.
+    assert sizes.shapes[2:] == ([[4, 4, 1], [1, 1, 1]] if compact else [[4, 4, 2], [4, 4, 2]])
+    assert callbacks[0].explanation == callbacks[1].explanation
+    assert "3 of 3 pruned layers accelerated" in callbacks[0].explanation
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_callbacks_go_on_from_one_checkpoint(tmp_path, order):
+    """All find the masks of all, whatever their order and settings are by then."""
+    keeping = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
+    both, float32 = of_each_kind(bl.SparseJacobianPruning), {"precision": "32-true"}
+    whole = fit(*both, keeping, model=Optimized(sgd), **float32)
+    again = of_each_kind(bl.SparseJacobianPruning)[::order]
+    rest = fit(*again, model=Optimized(sgd), ckpt_path=tmp_path / "epoch=1.ckpt", **float32)
+    assert rest.losses == whole.losses[6:]
+    for mine, theirs in in_pairs(rest, whole):
+        assert torch.equal(mine, theirs)
+
+
+def test_checkpoints_with_masks_alone_are_read(tmp_path):
+    """As they were before a checkpoint told of epochs and of first values."""
+    how, float32 = {**HOW, "at_epochs": [0, 2]}, {"precision": "32-true"}
+    keeping = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
+    whole = fit(bl.SparseJacobianPruning(**how), keeping, model=Optimized(sgd), **float32)
+    path = tmp_path / "epoch=1.ckpt"
+    saved = torch.load(path, weights_only=True)
+    state = saved["callbacks"]["SparseJacobianPruning"]
+    saved["callbacks"]["SparseJacobianPruning"] = {"masks": state["masks"]}
+    torch.save(saved, path)
+    rest = fit(bl.SparseJacobianPruning(**how), model=Optimized(sgd), ckpt_path=path, **float32)
+    assert rest.losses == whole.losses[6:]
+
+
 class Average(Callback):
     """Of each weight, masked or not yet, after every step, as EMAWeightAveraging is to take it."""
 

@@ -129,6 +129,19 @@ def test_a_training_that_breaks_off_has_a_report(tmp_path, attached):
     )
 
 
+def test_a_page_holds_whatever_an_error_says(tmp_path, recwarn):
+    """A file's name may have bytes in it that are no text."""
+
+    class OfAFile(Breaks):
+        error = ValueError("no \udcff.wav, ü")
+
+    loggers = [TensorBoardLogger(tmp_path / "board")]
+    with pytest.raises(ValueError, match=r"no .*\.wav"):
+        fit("bppsa", OfAFile, callbacks=[bl.RunReport(tmp_path / "report")], logger=loggers)
+    assert written(tmp_path / "report")["run"]["ended"] == r"ValueError: no \udcff.wav, ü"
+    assert not [w for w in recwarn if "RunReport" in str(w.message)]
+
+
 def test_an_interrupted_training_has_a_report(tmp_path):
     class Interrupted(Breaks):
         error = KeyboardInterrupt()

@@ -77,13 +77,20 @@ def density(model):
 
 
 class StockPruning(ModelPruning):
-    """Judges weights as they are: masked ones are otherwise those of the last forward."""
+    """Judges weights as they are: masked ones are otherwise those of the last forward.
+
+    For the lottery ticket, it copies first values, which Lightning's lets the training move.
+    """
 
     def apply_pruning(self, amount):
         for module, _ in self._parameters_to_prune:
             for hook in module._forward_pre_hooks.values():
                 hook(module, ())
         super().apply_pruning(amount)
+
+    @staticmethod
+    def _copy_param(new, old, name):
+        getattr(new, f"{name}_orig").data = getattr(old, name).data.double()
 
 
 def as_stock(**settings):
