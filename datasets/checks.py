@@ -29,9 +29,10 @@ def check_bool(name: str, value: Any) -> bool:
 
 
 def check_folder(name: str, value: Any) -> str:
-    if not isinstance(value, (str, os.PathLike)):
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str):
         raise TypeError(f"{name} is {value!r} ({type(value).__name__}); wanted a str or a Path")
-    return os.path.expanduser(str(value))
+    return os.path.expanduser(str(path))  # of numpy's str, too, a plain one
 
 
 def check_share(name: str, value: Any) -> float:

@@ -12,10 +12,14 @@ def import_extra(module: str, use: str) -> Any:
         use: who uses the library for what, for the error.
 
     Raises:
-        ImportError: if it is not installed; the message says what to install.
+        ImportError: if it is not installed, with what to install; or if it is, but broken.
     """
+    library = module.partition(".")[0]
     try:
+        importlib.import_module(library)
         return importlib.import_module(module)
-    except ImportError as error:
-        library = module.partition(".")[0].replace("sklearn", "scikit-learn")
-        raise ImportError(f"{use}; pip install {library}") from error
+    except (ImportError, OSError) as error:  # OSError: a shared library that it loads is missing
+        if isinstance(error, ModuleNotFoundError) and error.name == library:
+            package = library.replace("sklearn", "scikit-learn")
+            raise ImportError(f"{use}; pip install {package}") from error
+        raise ImportError(f"{use}; {library} is installed, but does not import: {error}") from error

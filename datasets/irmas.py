@@ -20,7 +20,7 @@ from . import irmas_cache
 from .checks import check_bool, check_choice, check_device, check_folder, check_int, check_share
 from .irmas_archive import download_irmas
 from .irmas_features import SETTINGS, Features
-from .irmas_layout import ARCHIVE_FOLDER, INSTRUMENTS, Excerpt, find_root, list_excerpts
+from .irmas_layout import ARCHIVE_FOLDER, INSTRUMENTS, Excerpt, find_excerpts
 from .irmas_split import split_by_recording
 from .splits import SPLITS, Batch, SplitDataModule
 
@@ -99,8 +99,8 @@ class IRMASDataModule(SplitDataModule):
         seed: Seed of the splits, from 0 to 2**64 - 1.
         val_split: Share of the excerpts that validate, at least 0 and below 1.
         test_split: Share of the excerpts that test; ``predict`` reads them too.
-        download: Whether ``prepare_data`` fetches IRMAS (about 3 GB) where ``data_dir`` has no
-            instrument's folder. An interrupted download is resumed.
+        download: Whether ``prepare_data`` fetches IRMAS (about 3 GB) where ``data_dir`` has no WAV
+            file of an instrument. An interrupted download is resumed.
         on_error: What to do with files that cannot be used: ``"skip"`` (with a warning that names
             them) or ``"raise"``.
         backend: ``"librosa"``, in parallel processes, or ``"torchaudio"``, in batches on
@@ -185,10 +185,12 @@ class IRMASDataModule(SplitDataModule):
         Raises:
             ImportError: if a library is missing; the message names it.
             OSError: if the download fails, or a folder cannot be written.
+            FileExistsError: if something else is where IRMAS would be downloaded to.
             FileNotFoundError: if there are no WAV files.
+            RuntimeError: if torch cannot compute on ``device``.
             ValueError: if files cannot be used and ``on_error`` is ``"raise"``, or too few can.
         """
-        if self.download and find_root(self.data_dir) is None:
+        if self.download and not find_excerpts(self.data_dir):
             download_irmas(Path(self.data_dir))
         self._load(SPLITS)
 
@@ -213,13 +215,14 @@ class IRMASDataModule(SplitDataModule):
         }
 
     def _excerpts(self) -> list[Excerpt]:
-        root = find_root(self.data_dir)
-        excerpts = list_excerpts(root) if root else []
+        excerpts = find_excerpts(self.data_dir)
         if not excerpts:
+            advice = "pass the folder that holds them, or download=True"
             raise FileNotFoundError(
                 f"data_dir is {self.data_dir!r}, where no WAV file of an instrument was found; "
                 f"wanted <instrument>/*.wav, there or in {ARCHIVE_FOLDER}, of the instruments "
-                f"{' '.join(INSTRUMENTS)}; pass the folder that holds them, or download=True"
+                f"{' '.join(INSTRUMENTS)}; "
+                + ("call prepare_data to download them" if self.download else advice)
             )
         return excerpts
 
@@ -227,7 +230,7 @@ class IRMASDataModule(SplitDataModule):
         if not bad:
             return
         count = f"{len(bad)} of {len(excerpts)} files in data_dir={self.data_dir!r} cannot be used"
-        lines = [f"  {excerpts[index].name}: {reason}" for index, reason in bad.items()]
+        lines = [f"  {excerpts[index].printable}: {reason}" for index, reason in bad.items()]
         if self.hparams["on_error"] == "raise":
             advice = 'mend or remove them, or pass on_error="skip"'
             raise ValueError("\n".join([f"{count}; {advice}:", *lines]))

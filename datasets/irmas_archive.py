@@ -1,10 +1,11 @@
 """IRMAS's published training data: where it is, and how it comes into a folder."""
 
+import os
 from pathlib import Path
 
 from .archives import extract_zip
 from .downloads import Published, download
-from .irmas_layout import ARCHIVE_FOLDER
+from .irmas_layout import ARCHIVE_FOLDER, list_excerpts
 from .locks import locked
 
 # Zenodo record 1290750 (DOI 10.5281/zenodo.1290750). Zenodo publishes MD5 alone; the address and
@@ -35,12 +36,27 @@ def download_irmas(data_dir: Path) -> Path:
     Raises:
         OSError: if the download fails (what has arrived is kept and resumed), or the folder cannot
             be written.
+        FileExistsError: if something else is in the folder's place.
         ValueError: if the archive is not the published one, or not safe to extract.
     """
     folder = data_dir / ARCHIVE_FOLDER
     with locked(data_dir / ARCHIVE.name):
-        if not folder.exists():
+        if not list_excerpts(folder):
+            _make_way(folder)
             archive = download(ARCHIVE, data_dir)
             extract_zip(archive, folder, MOST_BYTES)
             archive.unlink()
     return folder
+
+
+def _make_way(folder: Path) -> None:
+    """Removes an empty folder, such as a failed attempt leaves; raises for anything else."""
+    if not os.path.lexists(folder):
+        return
+    try:
+        folder.rmdir()
+    except OSError as error:
+        raise FileExistsError(
+            f"{folder} is there, and holds no WAV file of an instrument, but cannot be replaced "
+            f"({error.strerror}); remove or rename it, and IRMAS is downloaded into its place"
+        ) from error

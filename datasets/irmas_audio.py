@@ -30,10 +30,18 @@ _RATES = (8_000, 192_000)
 _FORMATS = ("WAV", "WAVEX", "RF64")
 _MOST_CHUNKS = 1000
 _HIGHEST = 1e6  # the power of a frame stays far within float32
+_SYSTEM_ERROR = 2  # libsndfile's code where the system, not the format, is at fault
+# What is said where the system refuses (permission, too many open files, a disk): it may pass.
+_UNREADABLE = "it cannot be read: "
 
 
 class BadAudio(ValueError):
     """A file that is no excerpt; the message says why, without the file's name."""
+
+
+def may_pass(reason: str) -> bool:
+    """Whether the reason for which a file is no excerpt is the system's, and not the file's."""
+    return reason.startswith(_UNREADABLE)
 
 
 def read_excerpt(path: Path) -> Audio:
@@ -46,16 +54,18 @@ def read_excerpt(path: Path) -> Audio:
     soundfile = import_extra("soundfile", "IRMASDataModule reads WAV files through soundfile")
     try:
         _check_whole(path)
-        with soundfile.SoundFile(path) as file:
+        # As bytes: the names of files need not be UTF-8, and soundfile encodes no other.
+        with soundfile.SoundFile(os.fsencode(path)) as file:
             _check_format(file)
             frames = math.ceil(SECONDS * file.samplerate)
             # No more is read than is used: a header can promise any length.
             audio = file.read(min(frames, file.frames), dtype="float32", always_2d=True).T
             rate = file.samplerate
     except soundfile.LibsndfileError as error:
-        raise BadAudio(f"it cannot be read as audio: {error.error_string}") from error
+        why = _UNREADABLE if error.code == _SYSTEM_ERROR else "it cannot be read as audio: "
+        raise BadAudio(f"{why}{error.error_string}") from error
     except OSError as error:
-        raise BadAudio(f"it cannot be read: {error.strerror or error}") from error
+        raise BadAudio(f"{_UNREADABLE}{error.strerror or error}") from error
     peak = float(np.abs(audio).max(initial=0))
     if not peak <= _HIGHEST:
         raise BadAudio(f"it holds the number {peak:g}; wanted at most {_HIGHEST:g} in size")

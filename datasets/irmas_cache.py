@@ -3,14 +3,15 @@
 Its name and settings line hold a digest of the settings and of every WAV file's name, size, time of
 change and mode: reading all contents to learn that nothing has changed would take as long as the
 disk needs for 3.5 GB. The content is the features of all files, zeros where a file is bad, and then
-(JSON) why each bad one is; `cache_files` says what is around them.
+(JSON) why each bad one is; `cache_files` says what is around them. Where the system refused a file,
+that may pass, so those alone are looked at again.
 
 Dimension letters: N files, T frames, F features.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 from tqdm import tqdm
 
 from . import cache_files
+from .irmas_audio import BadAudio, may_pass, read_excerpt
 from .irmas_extract import extract
 from .irmas_features import MFCC, SETTINGS, Features
 from .irmas_layout import Excerpt
@@ -86,24 +88,44 @@ def load(job: Job, folder: Path, stacklevel: int = 2) -> tuple[Features, dict[in
 
     Raises:
         OSError: if the folder cannot be written.
+        ImportError: if a library is missing that reads or computes.
     """
     path = folder / job.file_name
 
     def read() -> memoryview:
-        return cache_files.read(path, job.header)
+        content = cache_files.read(path, job.header)
+        _check_still_refused(job, content)
+        return content
 
     content = cache_files.read_if_whole(read, path, stacklevel)
     if content is None:
-        content = _made(job, path)
+        content = _made(job, path, read)
     return _parts(job, content)
 
 
-def _made(job: Job, path: Path) -> memoryview:
+def _check_still_refused(job: Job, content: memoryview) -> None:
+    """Raises ValueError if a file that the system refused when the cache was made is no longer."""
+    _, bad = _parts(job, content)
+    for index, reason in bad.items():
+        excerpt = job.excerpts[index]
+        if may_pass(reason) and not _is_refused(excerpt.path):
+            raise ValueError(f"{excerpt.printable} could not be read then, and can be now")
+
+
+def _is_refused(path: Path) -> bool:
+    try:
+        read_excerpt(path)
+    except BadAudio as error:
+        return may_pass(str(error))
+    return False
+
+
+def _made(job: Job, path: Path, read: Callable[[], memoryview]) -> memoryview:
     """Computes the file, unless another process has done so while this one waited for the lock."""
     size = int(np.prod(job.shape)) * _NUMBER.itemsize
     with locked(path):
         try:
-            return cache_files.read(path, job.header)
+            return read()
         except (OSError, ValueError):
             cache_files.write(path, job.header, _content(job), size, "cache_dir")
             return cache_files.read(path, job.header)

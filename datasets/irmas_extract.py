@@ -60,10 +60,25 @@ def _features_or_reason(path: Path, mfcc: MFCC) -> Features | str:
 def _by_torchaudio(
     paths: Sequence[Path], mfcc: MFCC, device: str, workers: int | None
 ) -> Iterator[Features | str]:
+    _check_computes(device)
     with ThreadPoolExecutor(workers) as threads:
         for start in range(0, len(paths), _BATCH):
             found = list(threads.map(_audio_or_reason, paths[start : start + _BATCH]))
             yield from _batch_features(found, mfcc, device)
+
+
+def _check_computes(device: str) -> None:
+    """Raises RuntimeError if torch cannot compute there: this machine may lack what another has."""
+    import torch
+
+    try:
+        torch.zeros(1, device=device).cpu()
+    except (AssertionError, RuntimeError) as error:
+        why = (str(error).splitlines() or [""])[0]
+        raise RuntimeError(
+            f"device is {device!r}, where torch cannot compute here ({why}); wanted a device of "
+            "this machine, such as 'cpu'"
+        ) from error
 
 
 def _audio_or_reason(path: Path) -> Audio | str:

@@ -36,6 +36,11 @@ class Excerpt:
     mode: int
 
     @property
+    def printable(self) -> str:
+        """The name for messages: bytes that are no UTF-8 as in ``caf\\xe9.wav``."""
+        return os.fsencode(self.name).decode("utf-8", "backslashreplace")
+
+    @property
     def recording(self) -> str:
         """The recording that it was cut from.
 
@@ -47,12 +52,9 @@ class Excerpt:
         return found[1] if found else self.name
 
 
-def find_root(data_dir: str) -> Path | None:
-    """The folder of the instruments' folders: `data_dir` or its IRMAS-TrainingData, or None."""
-    for root in (Path(data_dir), Path(data_dir, ARCHIVE_FOLDER)):
-        if any((root / instrument).is_dir() for instrument in INSTRUMENTS):
-            return root
-    return None
+def find_excerpts(data_dir: str) -> list[Excerpt]:
+    """Those of `data_dir`, or where it holds none, of its IRMAS-TrainingData."""
+    return list_excerpts(Path(data_dir)) or list_excerpts(Path(data_dir, ARCHIVE_FOLDER))
 
 
 def list_excerpts(root: Path) -> list[Excerpt]:

@@ -43,6 +43,7 @@ def calibrate(
     Raises:
         ValueError: `device` is none that can be measured; `seconds` is not positive.
         RuntimeError: the CUDA kernels are not built, or no process can use the GPU.
+        OSError: the table's folder cannot be written; the message names ``BPPSA_TABLES``.
     """
     found = measurable(device, seconds)
     if group is not None:

@@ -1,6 +1,7 @@
 """What a calibration has measured so far: kept as it comes, and what a later call goes on with."""
 
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,15 @@ class Progress:
     Args:
         machine: as in the table.
         what: of the calibration, as its values depend on it.
+
+    Raises:
+        OSError: the tables' folder cannot be written, so that measuring would be in vain.
     """
 
     def __init__(self, machine: tables.Machine, what: str) -> None:
         self._table = tables.user_path(machine)
         self.path: Path = self._table.with_name(f"{self._table.stem}.{what}.partial")
+        _check_folder(self.path.parent)
         self._kept: dict[str, Any] = {
             "format": tables.FORMAT, "machine": dict(machine), "values": {}
         }  # fmt: skip
@@ -54,3 +59,15 @@ class Progress:
         self.path.unlink(missing_ok=True)
         for rest in self.path.parent.glob(f"{self._table.stem}*.tmp"):
             rest.unlink(missing_ok=True)
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"what is measured cannot be kept in {folder} ({error.strerror}); set the environment "
+            f"variable {tables.FOLDER} to a folder that can be written",
+        ) from error

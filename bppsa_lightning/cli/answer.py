@@ -77,7 +77,12 @@ def answers_alone() -> Iterator[TextIO]:
     try:
         os.dup2(2, 1)
         with (
-            open(os.dup(real), "w", encoding=sys.stdout.encoding or "utf-8") as out,
+            open(
+                os.dup(real),
+                "w",
+                encoding=sys.stdout.encoding or "utf-8",
+                errors="backslashreplace",  # names of layers may be in any script
+            ) as out,
             contextlib.redirect_stdout(sys.stderr),
         ):
             yield out

@@ -1,6 +1,8 @@
 """`bppsa bench`: layers, inputs and results as in the model; times; memory; the picture."""
 
+import io
 import re
+import sys
 from types import SimpleNamespace
 
 import lightning.pytorch as pl
@@ -13,7 +15,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
 from bppsa_lightning.attach import attach
-from bppsa_lightning.cli.bench import clock, layers, memory, tensors
+from bppsa_lightning.cli.bench import clock, layers, measure, memory, picture, tensors
 from bppsa_lightning.cli.bench.agreement import agreement, relative_error
 from bppsa_lightning.cli.bench.clock import Seconds
 from bppsa_lightning.cli.bench.step import WholeStep
@@ -69,6 +71,23 @@ class Moody(nn.Module):
 
     def forward(self, x):
         return self.factor * self.rnn(x)[0]
+
+
+class Exits(nn.Module):
+    def forward(self, x):
+        sys.exit(0)
+
+
+def umlaut():
+    class Umlaut(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.schätzer = nn.GRU(5, 4)
+
+        def forward(self, x):
+            return self.schätzer(x)[0]
+
+    return Umlaut()
 
 
 def pruned():
@@ -166,6 +185,48 @@ class TestCommand:
         assert "forward of Tagger raises RuntimeError: input.size(-1) must be equal" in err
         status, _, err = command("bench", target(Tagger), "--args", '{"h": 1}', "--input", "3")
         assert status == 1 and "Tagger(h=1) raises TypeError" in err
+
+    @pytest.mark.parametrize("code", ["0", "", "'gone'"])
+    def test_a_file_or_a_model_that_exits(self, command, command_json, tmp_path, code):
+        script = tmp_path / "script_that_exits.py"
+        script.write_text(f"import sys\nmain = print\nsys.exit({code})\n")
+        asked = ("bench", f"{script}:main", "--input", "3")
+        status, out, err = command(*asked)
+        assert status == 1 and not out
+        assert f"{script} calls sys.exit({code}); guard what" in err and "__name__" in err
+        status, found = command_json(*asked)
+        assert status == 1 and "calls sys.exit" in found["error"]
+        status, _, err = command("bench", target(Exits), "--input", "3")
+        assert status == 1 and "forward of Exits calls sys.exit(0)" in err
+
+    def test_names_that_the_terminal_does_not_know(self, command, monkeypatch):
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+        status, out, _ = command("bench", target(umlaut), "--input", "3,2,5", "--seconds", "0.1")
+        assert status == 0 and "sch\\xe4tzer: GRU" in out
+
+    @pytest.mark.parametrize("place", ["file/gains.png", "folder.png"])
+    def test_a_picture_that_cannot_be_written_is_named_first(
+        self, command, monkeypatch, tmp_path, place
+    ):
+        (tmp_path / "file").write_text("no folder")
+        (tmp_path / "folder.png").mkdir()
+        before = sorted(tmp_path.rglob("*"))
+        monkeypatch.setattr(measure, "bench", None)  # is not reached
+        asked = ("bench", target(Tagger), "--input", "3,8,5", "--picture", tmp_path / place)
+        status, out, err = command(*asked)
+        assert status == 1 and not out and "Traceback" not in err
+        assert f"--picture: {tmp_path / place} cannot be written (" in err
+        assert sorted(tmp_path.rglob("*")) == before
+
+    def test_a_picture_that_cannot_be_written_in_the_end(self, command, monkeypatch, tmp_path):
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(picture.os, "replace", full)
+        asked = ("bench", target(umlaut), "--input", "3,2,5", "--seconds", "0.1")
+        status, _, err = command(*asked, "--picture", tmp_path / "gains.png")
+        assert status == 1 and "cannot be written (No space left on device)" in err
+        assert not list(tmp_path.iterdir())
 
     def test_a_model_without_layers_for_us(self, command):
         asked = ("--args", '{"in_features": 3, "out_features": 2}', "--input", "4,3")

@@ -40,6 +40,20 @@ def test_it_measures_and_keeps(command, few_sizes):
     assert tables.read_user(machine.this_cpu()) is not None
 
 
+@pytest.mark.parametrize("is_set", [True, False])
+def test_a_place_that_cannot_be_written_is_named_before_anything_is_measured(
+    command, monkeypatch, tmp_path, is_set
+):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.delenv(tables.FOLDER, raising=False)
+    monkeypatch.setenv(tables.FOLDER if is_set else "XDG_CACHE_HOME", str(tmp_path / "file" / "x"))
+    monkeypatch.setattr(cpu, "_Run", None)
+    status, out, err = command("calibrate")
+    assert status == 1 and not out and "Traceback" not in err
+    assert f"cannot be kept in {tmp_path}/file/x" in err
+    assert f"set the environment variable {tables.FOLDER} to a folder that can be written" in err
+
+
 def test_as_json(command_json, monkeypatch):
     asked = []
     monkeypatch.setattr(calibration, "measured", lambda *given: asked.append(given) or "found")

@@ -127,9 +127,17 @@ def test_the_archives_folder_is_found(tmp_path, fake):
     assert len(whole(make(tmp_path))[1]) == 9
 
 
+def test_an_empty_folder_does_not_hide_the_archives(tmp_path, fake):
+    (tmp_path / "cel").mkdir()
+    write_corpus(tmp_path / "IRMAS-TrainingData", ("cel",), recordings=9, write=write_fake)
+    assert len(whole(make(tmp_path))[1]) == 9
+
+
 def test_no_data_and_too_few(tmp_path, fake):
     with pytest.raises(FileNotFoundError, match="where no WAV file.*download=True"):
         IRMASDataModule(tmp_path).prepare_data()
+    with pytest.raises(FileNotFoundError, match="where no WAV file.*call prepare_data to download"):
+        IRMASDataModule(tmp_path, download=True).setup()
     (tmp_path / "cel").mkdir()
     (tmp_path / "cel" / "._a.wav").write_bytes(b"")
     with pytest.raises(FileNotFoundError, match="where no WAV file"):

@@ -153,6 +153,23 @@ def test_each_of_200_broken_files_is_named_and_none_gets_into_the_data(tmp_path)
         strict.prepare_data()
 
 
+@pytest.mark.parametrize("backend", ["librosa", "torchaudio"])
+def test_names_that_are_no_utf8_are_read_and_named(tmp_path, backend):
+    """As unpacking a Latin-1 archive leaves them."""
+    pytest.importorskip(backend, reason="the audio extra brings it")
+    folder = tmp_path / "cel"
+    folder.mkdir()
+    for name, content in ((b"caf\xe9 1", wav_bytes()), (b"caf\xe9 2", b"bad"), (b"a", wav_bytes())):
+        (folder / os.fsdecode(name + b".wav")).write_bytes(content)
+    data = IRMASDataModule(tmp_path, backend=backend, val_split=0.5, test_split=0)
+    for step in (data.prepare_data, data.setup):  # computed; from the cache
+        with pytest.warns(UserWarning, match=r"\n  cel/caf\\xe9 2.wav: it cannot be") as caught:
+            step()
+        assert all(str(warning.message).encode() for warning in caught)
+    kept = [e.name for name in ("train", "val") for e in data._datasets[name].excerpts]
+    assert sorted(map(os.fsencode, kept)) == [b"cel/a.wav", b"cel/caf\xe9 1.wav"]
+
+
 def test_float_files_beyond_one_are_kept_as_they_are(tmp_path):
     import soundfile
 

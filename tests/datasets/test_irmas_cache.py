@@ -1,7 +1,9 @@
 """The cache files of IRMASDataModule: reused, damaged, interrupted, shared."""
 
 import contextlib
+import errno
 import os
+import re
 import signal
 import time
 import warnings
@@ -20,7 +22,7 @@ from support.irmas_data import (
     write_fake,
 )
 
-from bppsa_lightning.datasets import IRMASDataModule, irmas_cache
+from bppsa_lightning.datasets import IRMASDataModule, irmas_audio, irmas_cache
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -122,6 +124,44 @@ def test_interruption_leaves_nothing(corpus, monkeypatch, place, error):
             IRMASDataModule(corpus).prepare_data()
     assert [name[-5:] for name in files(corpus)] == [".lock"]
     assert len(whole(make(corpus))[1]) == 88
+
+
+REFUSALS = [
+    (lambda: OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "Too many open files"),
+    (lambda: pytest.importorskip("soundfile").LibsndfileError(2), "System error"),
+]
+
+
+@pytest.mark.parametrize("refusal, reason", REFUSALS, ids=["open", "libsndfile"])
+def test_a_file_that_the_system_refused_is_not_bad_for_good(tmp_path, monkeypatch, refusal, reason):
+    pytest.importorskip("librosa", reason="the audio extra brings librosa")
+    from support.irmas_corpus import write_corpus
+
+    names = write_corpus(tmp_path, ("cel", "org"), recordings=2)
+    (tmp_path / "cel" / "link.wav").symlink_to("nowhere")  # is refused for good
+    check, settings = irmas_audio._check_whole, {"val_split": 0.25, "test_split": 0}
+
+    def refuses(path):
+        if path == tmp_path / names[0]:
+            raise refusal()
+        check(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(irmas_audio, "_check_whole", refuses)
+        with pytest.warns(UserWarning, match=rf"2 of 5(.|\n)*{re.escape(names[0])}: .*{reason}"):
+            make(tmp_path, **settings)
+        patch.setattr(irmas_cache, "extract", None)  # is not called while nothing has changed
+        with pytest.warns(UserWarning, match="2 of 5"):
+            make(tmp_path, **settings)
+    again = rf"made again: {re.escape(names[0])} could not be read then, and can be now"
+    with (
+        pytest.warns(UserWarning, match=again),
+        pytest.warns(UserWarning, match="1 of 5"),
+    ):
+        assert sorted(whole(make(tmp_path, **settings))[2]) == names
+    monkeypatch.setattr(irmas_cache, "extract", None)
+    with pytest.warns(UserWarning, match="1 of 5 .*skipped"):
+        assert sorted(whole(make(tmp_path, **settings))[2]) == names
 
 
 def prepare_and_stop(folder, reached):

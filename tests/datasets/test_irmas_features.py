@@ -104,6 +104,15 @@ def test_torchaudio_with_exact_tables_is_librosa(signal, features):
     np.testing.assert_allclose(found, arrange(np.stack(wanted)), atol=1e-6)
 
 
+@pytest.mark.parametrize("device", ["cuda:63", "meta"])
+def test_a_device_that_this_machine_lacks_is_named(tmp_path, device):
+    write_corpus(tmp_path, ("cel",), recordings=1)
+    data = IRMASDataModule(tmp_path, backend="torchaudio", device=device)
+    with pytest.raises(RuntimeError, match=f"device is '{device}', where .*; wanted a device of"):
+        data.prepare_data()
+    assert not list(tmp_path.glob("*.mfcc"))
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_torchaudio_on_a_gpu(tmp_path):

@@ -75,6 +75,31 @@ def test_an_archive_put_there_by_hand_is_taken(server, tmp_path, monkeypatch):
     assert server.asked == [] and len(list(root.rglob("*.wav"))) == 4
 
 
+@pytest.mark.parametrize("empty", ["cel", "IRMAS-TrainingData"])
+def test_an_empty_folder_is_no_irmas(server, tmp_path, monkeypatch, empty):
+    pytest.importorskip("librosa", reason="the audio extra brings librosa")
+    publish(server, monkeypatch, irmas_archive, irmas_zip(tmp_path / "published"))
+    (tmp_path / "data" / empty).mkdir(parents=True)
+    data = IRMASDataModule(tmp_path / "data", download=True, val_split=0.25, test_split=0.25)
+    data.prepare_data()
+    data.setup()
+    assert [len(data._datasets[name]) for name in ("train", "val", "test")] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("other", ["cel/notes.txt", "cel/"])
+def test_what_is_in_irmas_place_is_named_before_anything_is_downloaded(
+    server, tmp_path, monkeypatch, other
+):
+    publish(server, monkeypatch, irmas_archive, b"")
+    folder = tmp_path / "IRMAS-TrainingData"
+    (folder / "cel").mkdir(parents=True)
+    if not other.endswith("/"):
+        (folder / other).write_text("mine")
+    with pytest.raises(FileExistsError, match=f"{folder} is there, and holds no WAV.*remove or"):
+        IRMASDataModule(tmp_path, download=True).prepare_data()
+    assert server.asked == [] and (folder / other).exists()
+
+
 def batches(count):
     """CIFAR-10's files in small: {name: content}."""
     generator = np.random.default_rng(0)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import uuid
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bppsa_lightning.cli.answer import WrongUsage
+from bppsa_lightning.cli.answer import Failed, WrongUsage
 from bppsa_lightning.cli.bench.table import duration, size, times
 
 if TYPE_CHECKING:
@@ -20,10 +23,11 @@ STOCK, OURS = ("#F3C98B", "#D55E00"), ("#9CCBEA", "#0072B2")
 
 
 def path(text: str) -> Path:
-    """Where the picture goes.
+    """Where the picture goes; its folder is made.
 
     Raises:
         WrongUsage: the suffix is none of `SUFFIXES`, or matplotlib is missing.
+        Failed: no file can be written there, which is better known before anything is measured.
     """
     found = Path(text)
     if found.suffix not in SUFFIXES:
@@ -32,11 +36,15 @@ def path(text: str) -> Path:
         )
     if find_spec("matplotlib") is None:
         raise WrongUsage("--picture: matplotlib is missing: pip install matplotlib")
+    with _written(found) as beside:
+        beside.touch()
+        if found.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     return found
 
 
 def draw(bench: Bench, file: Path) -> None:
-    """Writes it, whole or not at all."""
+    """Writes it, whole or not at all; raises Failed if it cannot."""
     from matplotlib.figure import Figure
 
     rows = [(layer["name"], layer["compared"]) for layer in bench.layers]
@@ -49,13 +57,26 @@ def draw(bench: Bench, file: Path) -> None:
         _memory(axes[1], bench)
     figure.suptitle(bench.title, fontsize=11, x=0.01, ha="left")
     figure.supxlabel(bench.hardware, fontsize=8, color="#444444", x=0.01, ha="left")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f"{file.stem}.{uuid.uuid4().hex}.tmp{file.suffix}")
-    try:
+    with _written(file) as beside:
         figure.savefig(beside, dpi=150)
         os.replace(beside, file)
-    finally:
-        beside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _written(file: Path) -> Iterator[Path]:
+    """A name beside the file, of which nothing is left afterwards; OSError becomes Failed."""
+    beside = file.with_name(f"{file.stem}.{uuid.uuid4().hex}.tmp{file.suffix}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield beside
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise Failed(
+            f"--picture: {file} cannot be written ({error.strerror or error}), wanted a file in a "
+            "folder that can"
+        ) from error
 
 
 def _times(axes: Any, rows: list[tuple[str, Any]]) -> None:

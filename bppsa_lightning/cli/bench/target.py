@@ -54,7 +54,7 @@ def calling(what: str, call: Callable[[], Any]) -> Any:
     """Runs the user's code.
 
     Raises:
-        Failed: it raised; where, is on stderr.
+        Failed: it raised or exits; where, is on stderr.
     """
     try:
         return call()
@@ -63,6 +63,12 @@ def calling(what: str, call: Callable[[], Any]) -> Any:
     except Exception as error:
         traceback.print_exc(limit=-3)
         raise Failed(f"{what} raises {type(error).__name__}: {first_line(error)}") from error
+    except SystemExit as error:  # it would end bench without an answer, and with status 0 maybe
+        traceback.print_exc(limit=-3)
+        raise Failed(
+            f"{what} calls sys.exit({'' if error.code is None else repr(error.code)}); guard what "
+            'is for the script alone with `if __name__ == "__main__":`'
+        ) from error
 
 
 def first_line(error: BaseException) -> str:
