@@ -22,7 +22,8 @@ def attach(
 
     Pruned layers (`nn.Conv2d` and `nn.Linear` with a mask of `torch.nn.utils.prune`) then compute
     forward and gradients of their surviving weights only, where that is faster; `explain` lists
-    them. On a CPU, nn.Dropout beside recurrent layers (of `bl.nn`, too) draws the same numbers in less time.
+    them. On a CPU, nn.Dropout beside recurrent layers (of `bl.nn`, too) draws the same numbers in
+    less time.
 
     Works on any `nn.Module`, with or without Lightning. Parameter names, the state_dict, hooks,
     device placement and (beyond rounding) the results of forward stay as they are. Attaching
