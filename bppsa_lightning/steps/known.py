@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -99,29 +99,30 @@ def known_of(step: Step, tensors: Sequence[Tensor], state: Leaves, xs: Leaves) -
     return known
 
 
-def _made_of(step: Any) -> tuple[Any, _Constants]:
+def _made_of(step: Any, seen: frozenset[int] = frozenset()) -> tuple[Any, _Constants]:
     """A step's code, which is the same object for each function that a line makes, and the numbers
     that it was made with: other ones are another recurrence.
     """
     constants: list[Any] = []
     while isinstance(step, partial):
-        constants += _constants([*step.args, *step.keywords.values()])
+        constants += _constants([*step.args, *step.keywords.values()], seen)
         step = step.func
+    seen |= {id(step)}  # a function that calls itself
     owner = getattr(step, "__self__", None)  # of a method
     constants += [] if owner is None else [_Owner(id(owner))]
     cells = getattr(step, "__closure__", None) or ()
-    constants += _constants([cell.cell_contents for cell in cells])
-    constants += _constants(getattr(step, "__defaults__", None) or ())
+    constants += _constants([cell.cell_contents for cell in cells if cell != CellType()], seen)
+    constants += _constants(getattr(step, "__defaults__", None) or (), seen)
     return getattr(step, "__code__", None) or type(step), tuple(constants)
 
 
-def _constants(values: Iterable[Any]) -> list[Any]:
+def _constants(values: Iterable[Any], seen: frozenset[int]) -> list[Any]:
     found: list[Any] = []
     for value in values:
         if isinstance(value, (int, float, str, bytes)) or value is None:
             found.append(value)
-        elif isinstance(value, FunctionType):
-            found += _made_of(value)
+        elif isinstance(value, FunctionType) and id(value) not in seen:
+            found += _made_of(value, seen)
     return found
 
 

@@ -4,17 +4,20 @@ B samples.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from threading import RLock
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
 from bppsa_lightning.steps.engine import Step
 from bppsa_lightning.steps.randomness import Generators
 from bppsa_lightning.steps.trees import Tree, flatten, mapped
 from bppsa_lightning.steps.variables import Variables
-from bppsa_lightning.steps.watch import Watch
+from bppsa_lightning.steps.watch import Hooks, Watch
 from bppsa_lightning.windows import forget_casts
 from bppsa_lightning.windows.cut import Leaves
 
@@ -27,6 +30,9 @@ STEPS = 3
 
 # How far results of other samples beside them may move a sample's: of its dtype's spacing.
 _SPACINGS = 64
+
+
+_one_at_a_time = RLock()
 
 
 class Probe:
@@ -49,10 +55,15 @@ class Probe:
     """
 
     def __init__(self, step: Step, in_python: Step, state: Any, xs: Sequence[Any]) -> None:
-        leaves, tree = flatten(state)
         self.tensors: list[Tensor] = []
         self.constants: list[Tensor] = []
         self.detached: tuple[list[bool], list[bool]] = [], []
+        with _one_at_a_time:  # what a call changes of others' objects is undone
+            self._look(step, in_python, state, xs)
+        self.repeats = self.reason in (None, MIXES)
+
+    def _look(self, step: Step, in_python: Step, state: Any, xs: Sequence[Any]) -> None:
+        leaves, tree = flatten(state)
         generators = Generators(leaves)
         try:
             result, self.reason = self._watched(in_python, state, xs[0], generators)
@@ -64,8 +75,8 @@ class Probe:
                 others = _mixes_samples(in_python, result, xs), _twice_read(self.tensors)
                 self.reason = next((r for r in others if r not in (None, MIXES)), others[0])
         finally:
-            generators.restore()
-        self.repeats = self.reason in (None, MIXES)
+            if generators.drew():
+                generators.restore()
 
     def _watched(
         self, step: Step, state: Any, x: Any, generators: Generators
@@ -73,6 +84,12 @@ class Probe:
         """A call's result, and why it is not a function of its arguments; what it did is undone."""
         own = mapped(_copy, (state, x))
         variables, watch = Variables(step), Watch(flatten(own)[0])
+        unseen = variables.unseen
+        if parametrize._cache_enabled:
+            unseen = "is within parametrize.cached(), whose weights have one graph"
+        if unseen is not None:
+            self.tensors = variables.parameters  # for `explain`: nothing is called
+            return None, f"it {unseen}"
         result = reason = None
         try:
             with torch.no_grad(), watch:  # a history that it adds to a tensor could not be undone
@@ -81,7 +98,7 @@ class Probe:
             reason = f"it fails without a graph ({_words(error)})"
         changed = watch.restore()
         drew = watch.restore_generators() or generators.drew()
-        if variables.restore(watch.depends):
+        if variables.restore(watch.follows):
             reason = reason or "it changes variables of its own"
         elif changed:
             reason = reason or "it changes tensors of its own"
@@ -89,6 +106,8 @@ class Probe:
             reason = reason or "it changes its x, which is not there as it was a second time"
         elif watch.number is not None:
             reason = reason or f"it reads numbers of its arguments in Python, by {watch.number}"
+        elif result is not None and _is_state_in_place(own[0], result):
+            reason = reason or "its y is the state that it changes in place"
         elif watch.transforms:
             reason = reason or "it transforms functions by torch.func"
         elif drew:
@@ -101,8 +120,12 @@ class Probe:
     def _graph(self, step: Step, in_python: Step, state: Any, x: Any) -> str | None:
         """Adds the leaves that only the graph shows; why that is not enough, or None."""
         forget_casts()  # which the call without a graph made
-        oldest = _newest_node()
-        result = step(*mapped(_copy, (state, x)))
+        oldest, hooks = _newest_node(), Hooks()
+        # (A mode would have what torch.compile made compiled once more.)
+        with hooks if step is in_python else nullcontext():
+            result = step(*mapped(_copy, (state, x)))
+        if hooks.given:
+            return "it gives gradients hooks, which see each step's"
         unseen = _leaves_of_graph(result, self.tensors, oldest)
         if unseen is None:
             return "it reads a tensor with a history that could not be found"
@@ -161,13 +184,16 @@ def _mixes_samples(step: Step, result: Any, xs: Sequence[Any]) -> str | None:
     Args:
         result: of the first time step.
     """
-    state = result[0]
+    earlier = state = result[0]
     with torch.no_grad():
         for x in xs[1:-1]:
             state = step(*mapped(_copy, (state, x)))[0]
         first, again = (step(*mapped(_copy, (state, xs[-1]))) for _ in range(2))
+        others = flatten((earlier, xs[0]))[0]
+        leaves, tree = flatten((state, xs[-1]))
         try:
-            beside = step(*mapped(_among_others, (state, xs[-1])))
+            mixed = [_among_others(t, other) for t, other in zip(leaves, others, strict=True)]
+            beside = step(*tree.unflatten(mixed))
         except Exception as error:  # whatever a step says to so many samples
             seen = _words(error)
             return f"it cannot take more samples ({seen}); what it reads of each belongs into xs"
@@ -177,7 +203,9 @@ def _mixes_samples(step: Step, result: Any, xs: Sequence[Any]) -> str | None:
             return _DRAWS
     for a, b in zip(own, larger, strict=True):
         B = a.shape[0]
-        if b.shape != (4 * B, *a.shape[1:]) or not (_close(a, b[:B]) and _close(a, b[-B:])):
+        if b.shape != (5 * B, *a.shape[1:]):
+            return MIXES
+        if not (_close(a, b[B : 2 * B]) and _close(a, b[3 * B : 4 * B])):
             return MIXES
     return None
 
@@ -205,6 +233,14 @@ def _is_changed(copies: Any, originals: Any) -> bool:
     return any(map(differs, flatten(copies)[0], flatten(originals)[0]))
 
 
+def _is_state_in_place(state: Any, result: Any) -> bool:
+    """Whether a step writes to its state, and gives that for y, too: the loop's ys are then one."""
+    ys = [t for t in pytree.tree_leaves(result[1:]) if isinstance(t, Tensor)]
+    memory = {y.untyped_storage().data_ptr() for y in ys}
+    written = [s for s in flatten(state)[0] if not s.is_inference() and s._version > 0]
+    return any(s.numel() and s.untyped_storage().data_ptr() in memory for s in written)
+
+
 def _copy_in_graph(t: Tensor, wanted: bool) -> Tensor:
     """A copy that a step may change in place, also if it requires a gradient."""
     return _copy(t).requires_grad_().clone() if wanted else _copy(t)
@@ -222,11 +258,11 @@ def _newest_node() -> int:
     return int(node._sequence_nr())
 
 
-def _among_others(t: Tensor) -> Tensor:
-    """The samples, others near and far, and the samples once more, at another place."""
-    others = (2 * t + 1 if t.is_floating_point() else t).flip(0)
-    far = 100 * others if t.is_floating_point() else others
-    return torch.cat([t, others, far, t]).detach()
+def _among_others(t: Tensor, other: Tensor) -> Tensor:
+    """The samples twice, behind, between and before others, near and far, or of another step."""
+    near = (2 * t + 1 if t.is_floating_point() else other).flip(0)
+    far = 100 * near if t.is_floating_point() else near
+    return torch.cat([near, t, far, t, near]).detach()
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

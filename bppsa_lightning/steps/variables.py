@@ -1,6 +1,8 @@
 """What a step holds in Python, where a call of it may leave something behind."""
 
 import dis
+import random
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
@@ -8,10 +10,12 @@ from operator import is_
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 _CONTAINERS = (list, dict, deque, set)
+_PLAIN = (int, float, complex, str, bytes)  # as good as the one before if they are equal
 
 # A module's attributes in which no step keeps anything: hooks.
 _HOOKS = nn.Module().__dict__.keys() - {"_parameters", "_buffers"}
@@ -20,8 +24,8 @@ _HOOKS = nn.Module().__dict__.keys() - {"_parameters", "_buffers"}
 # not looked for in them.
 _OTHERS = {
     "torch", "lightning", "lightning_fabric", "pytorch_lightning", "torchmetrics", "numpy", "wandb",
-    "bppsa_lightning", "threading", "logging", "multiprocessing", "concurrent", "asyncio",
-}  # fmt: skip
+    "bppsa_lightning", "_pytest",
+} | set(sys.stdlib_module_names) - {"types", "__main__"}  # fmt: skip
 
 # Objects within objects, and containers of at most so many items, are followed so deep.
 _DEEP, _LONG = 3, 256
@@ -33,46 +37,60 @@ class Variables:
     """The variables of a step as they are now.
 
     Seen are those of the functions that it is made in, and those of its module that it names, or
-    that functions which it calls do; the attributes of modules and other objects that it belongs
-    to, or that such variables hold; and what is in their lists, dicts and sets.
+    that functions which it calls do; the attributes of modules, classes and other objects that it
+    belongs to, or that such variables hold; what is in their lists, dicts, sets and arrays; and
+    random number generators.
+
+    Attributes:
+        unseen: what it holds that may change without being seen, for people; None if nothing.
+        parameters: of the modules among them, where gradients are wanted.
     """
 
     def __init__(self, step: Any) -> None:
+        self.unseen: str | None = None
+        self.parameters: list[Tensor] = []
         self._cells: list[tuple[CellType, Any]] = []
-        self._names: list[tuple[dict[str, Any], str, Any]] = []  # of modules
+        # Of modules, classes and slots: how to set one, its name, and its value.
+        self._names: list[tuple[Any, str, Any]] = []
         self._containers: list[tuple[Any, list[Any]]] = []  # and what is in each
+        self._states: list[tuple[Callable[[], Any], Callable[[Any], Any], Any]] = []
         self._seen: set[int] = set()
+        self._classes: set[int] = set()
         self._visit(step, _DEEP)
 
-    def restore(self, depends: Callable[[Any], bool]) -> bool:
+    def restore(self, follows: Callable[[Any, Any], bool]) -> bool:
         """Undoes what a call changed; whether it left anything that the next call may read.
 
         Args:
-            depends: whether a tensor depends on the call's arguments. One that does not and was
-                put in another's place is computed anew by each call, as pruned weights are.
+            follows: whether a tensor depends on the call's arguments, or on the one in whose place
+                it was put. One that does not is computed anew by each call, as pruned weights are.
         """
 
         def differs(old: Any, new: Any) -> bool:
-            again = isinstance(old, Tensor) and isinstance(new, Tensor) and not depends(new)
-            return old is not new and not again
+            if isinstance(old, Tensor) and isinstance(new, Tensor):
+                return old is not new and follows(old, new)
+            same = type(old) is type(new) and isinstance(old, _PLAIN) and old == new
+            return old is not new and not same
 
         changed = False
         for cell, old in self._cells:
             changed = changed or differs(old, cell.cell_contents)
             cell.cell_contents = old
-        for names, name, old in self._names:
-            now = names.get(name, _ABSENT)
+        for owner, name, old in self._names:
+            now = _value(owner, name)
             changed = changed or differs(old, now)
-            if old is _ABSENT:
-                names.pop(name, None)
-            elif now is not old:
-                names[name] = old
+            if now is not old:
+                _put(owner, name, old)
         for container, before in self._containers:
             now = _items(container)
             if len(before) == len(now) and all(map(is_, before, now)):
                 continue
             changed = changed or len(before) != len(now) or any(map(differs, before, now))
             _fill(container, before)
+        for get, put, state in self._states:
+            if not _equal(get(), state):
+                put(state)
+                changed = True
         return changed
 
     def _visit(self, value: Any, deep: int) -> None:
@@ -85,46 +103,104 @@ class Variables:
         elif isinstance(value, MethodType):
             self._visit(value.__self__, deep)
             self._visit(value.__func__, deep)
+        elif isinstance(value, (torch.jit.ScriptFunction, torch.jit.ScriptModule)):
+            self.unseen = "calls TorchScript, into which nobody looks"
         elif isinstance(value, FunctionType):
             if not _is_others(value.__module__):
                 self._function(value, deep)
         elif isinstance(value, nn.Module):
+            self.parameters += [p for p in value.parameters() if p.requires_grad]
             for module in value.modules():
                 if not any(p is not None and is_lazy(p) for p in module._parameters.values()):
                     self._attributes(module, deep)
+                    self._hooks_of(module, deep)
         elif isinstance(value, _CONTAINERS):
             self._container(value, deep)
-        elif not isinstance(value, type | ModuleType | Tensor) and not _is_others(
-            type(value).__module__
-        ):
+        elif isinstance(value, tuple):
+            if deep > 0 and len(value) <= _LONG:
+                for item in value:
+                    self._visit(item, deep - 1)
+        elif isinstance(value, type):
+            self._class(value, deep)
+        elif not isinstance(value, ModuleType | Tensor):
+            self._object(value, deep)
+
+    def _object(self, value: Any, deep: int) -> None:
+        numpy: Any = sys.modules.get("numpy")
+        if isinstance(value, random.Random):
+            self._state(value.getstate, value.setstate)
+        elif numpy is not None and isinstance(value, numpy.random.RandomState):
+            self._state(value.get_state, value.set_state)
+        elif numpy is not None and isinstance(value, numpy.random.Generator):
+            of = value.bit_generator
+            self._state(lambda: of.state, lambda state: setattr(of, "state", state))
+        elif numpy is not None and isinstance(value, numpy.ndarray):
+            if value.flags.writeable and value.size <= 1 << 20 and value.dtype != object:
+                self._state(value.copy, lambda state: numpy.copyto(value, state))
+        elif isinstance(value, Iterator):
+            self.unseen = "holds an iterator, of which nobody sees how far it has come"
+        elif not _is_others(type(value).__module__):
             self._attributes(value, deep)
+
+    def _state(self, get: Callable[[], Any], put: Callable[[Any], Any]) -> None:
+        self._states.append((get, put, get()))
 
     def _function(self, function: FunctionType, deep: int) -> None:
         for cell in function.__closure__ or ():
             if cell != CellType():  # an empty one
                 self._cells.append((cell, cell.cell_contents))
                 self._visit(cell.cell_contents, deep)
-        names = function.__globals__
-        for name in _names_of(function.__code__):
+        for value in (function.__defaults__ or (), function.__kwdefaults__ or {}):
+            self._visit(value, deep)
+        if function.__dict__:
+            self._container(function.__dict__, deep)
+        names, (of_module, others) = function.__globals__, _names_of(function.__code__)
+        for name in of_module:
             value = names.get(name, _ABSENT)
             self._names.append((names, name, value))
-            if value is not _ABSENT:
-                self._visit(value, deep)
+            self._visit(value, deep)
+            if isinstance(value, ModuleType) and not _is_others(value.__name__):
+                for part in others & vars(value).keys():  # of another module of the user's
+                    self._names.append((vars(value), part, vars(value)[part]))
+                    self._visit(vars(value)[part], deep)
 
     def _attributes(self, owner: Any, deep: int) -> None:
+        self._seen.add(id(owner))
+        self._class(type(owner), deep)
+        for kind in type(owner).__mro__:
+            slots = vars(kind).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if hasattr(owner, name) and name not in ("__dict__", "__weakref__"):
+                    self._names.append((owner, name, getattr(owner, name)))
+                    self._visit(getattr(owner, name), deep)
         attributes = getattr(owner, "__dict__", None)
         if not isinstance(attributes, dict):
             return
         self._containers.append((attributes, _items(attributes)))
-        self._seen.add(id(owner))
-        for kind in type(owner).__mro__:  # whichever of its methods the step calls
-            if not _is_others(kind.__module__):
-                for method in vars(kind).values():
-                    if isinstance(method, FunctionType):
-                        self._visit(method, deep)
         for name, value in list(attributes.items()):
             if name not in _HOOKS and deep > 0:
                 self._visit(value, deep - 1)
+
+    def _class(self, kind: type, deep: int) -> None:
+        """A class's own attributes, and its methods: whichever of them the step calls."""
+        for base in kind.__mro__:
+            if id(base) in self._classes or _is_others(base.__module__):
+                continue
+            self._classes.add(id(base))
+            for name, value in list(vars(base).items()):
+                method = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
+                if isinstance(method, FunctionType):
+                    self._visit(method, deep)
+                elif isinstance(value, (*_PLAIN, *_CONTAINERS, Tensor)) and name[:2] != "__":
+                    self._names.append((base, name, value))
+                    self._visit(value, deep)
+
+    def _hooks_of(self, module: nn.Module, deep: int) -> None:
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for hook in hooks.values():
+                self._visit(hook, deep)
+        if module._backward_hooks or module._backward_pre_hooks:
+            self.unseen = "calls a module with backward hooks, which see each step's gradients"
 
     def _container(self, container: Any, deep: int) -> None:
         items = _items(container)
@@ -139,8 +215,8 @@ def _is_others(module: str | None) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _names_of(code: CodeType) -> tuple[str, ...]:
-    """The variables of its module that a function's code names."""
+def _names_of(code: CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The variables of its module that a function's code names; and names of attributes."""
 
     def named(code: CodeType) -> Iterator[str]:
         for instruction in dis.get_instructions(code):
@@ -150,7 +226,31 @@ def _names_of(code: CodeType) -> tuple[str, ...]:
             if isinstance(constant, CodeType):
                 yield from named(constant)
 
-    return tuple(dict.fromkeys(named(code)))
+    return tuple(dict.fromkeys(named(code))), frozenset(code.co_names)
+
+
+def _value(owner: Any, name: str) -> Any:
+    return owner.get(name, _ABSENT) if isinstance(owner, dict) else getattr(owner, name, _ABSENT)
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    if not isinstance(owner, dict):
+        setattr(owner, name, value)
+    elif value is _ABSENT:
+        owner.pop(name, None)
+    else:
+        owner[name] = value
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Of states of generators, and arrays: number by number."""
+    if hasattr(a, "tobytes"):
+        return bool(a.tobytes() == b.tobytes())
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return bool(a == b)
 
 
 def _items(container: Any) -> list[Any]:
@@ -159,11 +259,15 @@ def _items(container: Any) -> list[Any]:
 
 
 def _fill(container: Any, items: list[Any]) -> None:
-    container.clear()
+    """By the methods of Python's own class: those of a subclass may do more."""
+    own: Any = next(
+        k for k in type(container).__mro__ if k.__module__ in ("builtins", "collections")
+    )
+    own.clear(container)
     if isinstance(container, dict):
         keys, values = items[: len(items) // 2], items[len(items) // 2 :]
-        container.update(zip(keys, values, strict=True))
+        own.update(container, zip(keys, values, strict=True))
     elif isinstance(container, set):
-        container.update(items)
+        own.update(container, items)
     else:
-        container.extend(items)
+        own.extend(container, items)

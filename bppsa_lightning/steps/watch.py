@@ -1,5 +1,6 @@
 """Watches the functions that a step calls: which tensors it reads, which it changes."""
 
+import sys
 from typing import Any
 
 import torch
@@ -17,18 +18,44 @@ _NUMBERS = {
     torch.is_nonzero, Tensor.equal, Tensor.allclose, Tensor.is_nonzero, torch.nonzero,
     Tensor.nonzero, torch.argwhere, Tensor.argwhere, torch.masked_select, Tensor.masked_select,
     torch.unique, Tensor.unique, torch.unique_consecutive, Tensor.unique_consecutive,
-    torch.bincount, Tensor.bincount,
+    torch.bincount, Tensor.bincount, Tensor.__dlpack__, Tensor.__repr__, Tensor.__format__,
 }  # fmt: skip
 
 
-def _makes_numbers(func: Any, args: Any) -> bool:
+_DATA = Tensor.data.__get__  # type: ignore[attr-defined]
+
+# Tensors of more numbers are copied before a function that may write to them, not before any.
+_LARGE = 1 << 20
+
+
+def _makes_numbers(func: Any, args: Any, caller: str) -> bool:
+    if func is Tensor.__bool__ and caller.startswith("torch.distributions"):
+        return False  # which checks its arguments, and raises
     if func is Tensor.__getitem__:  # by a mask
         return any(_is_mask(t) for t in pytree.tree_leaves(args[1]))
+    if func in (torch.repeat_interleave, Tensor.repeat_interleave):
+        return any(isinstance(t, Tensor) for t in args[1:])
     return func in _NUMBERS or (func in (torch.where, Tensor.where) and len(args) == 1)
+
+
+def _may_write(func: Any, kwargs: Any) -> bool:
+    name = getattr(func, "__name__", "")
+    reads = name.startswith("__") and not name.startswith("__i") and name != "__setitem__"
+    return not reads and (name.endswith("_") or "out" in kwargs)
 
 
 def _is_mask(index: Any) -> bool:
     return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+class Hooks(TorchFunctionMode):
+    """Notes whether gradients of a tensor are given a hook."""
+
+    given = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.given = self.given or func is Tensor.register_hook
+        return func(*args, **(kwargs or {}))
 
 
 class Watch(TorchFunctionMode):
@@ -49,7 +76,9 @@ class Watch(TorchFunctionMode):
         self.number: str | None = None
         self.transforms = False
         self._generators: dict[int, tuple[torch.Generator, Tensor]] = {}
-        self._before: dict[int, tuple[int | None, Tensor]] = {}
+        self._before: dict[int, tuple[int | None, Tensor | None]] = {}
+        self._made_of: dict[int, frozenset[int]] = {}  # of results: which were found
+        self._by_data: set[int] = set()  # read by `.data`, whose changes have a count of their own
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -62,38 +91,54 @@ class Watch(TorchFunctionMode):
         self.transforms = self.transforms or torch._C._are_functorch_transforms_active()
         given = [t for t in leaves if isinstance(t, Tensor) and not _is_wrapped(t)]
         with torch._C.DisableTorchFunction(), torch.no_grad():
+            writes = _may_write(func, kwargs)
             for t in given:
                 if id(t) not in self._inside and id(t) not in self.found:
                     self.found[id(t)] = t
-                    if not (t.is_leaf and t.requires_grad):
-                        self._before[id(t)] = _version(t), t.clone()
+                    self._before[id(t)] = _version(t), None
+                parameter = t.is_leaf and t.requires_grad
+                if id(t) in self._before and (writes or not (parameter or t.numel() > _LARGE)):
+                    version, copy = self._before[id(t)]
+                    if copy is None:
+                        self._before[id(t)] = version, t.detach().clone()
         result = func(*args, **kwargs)
+        if func == _DATA:
+            self._by_data |= {id(t) for t in given}
         dependent = any(id(t) in self._dependent for t in given)
-        if dependent and _makes_numbers(func, args):
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if dependent and _makes_numbers(func, args, caller):
             self.number = func.__name__
+        sources = frozenset().union(
+            *(self._made_of.get(id(t), (id(t),) if id(t) in self.found else ()) for t in given)
+        )
         for t in pytree.tree_leaves(result):
             if isinstance(t, Tensor) and id(t) not in self.found:
                 self._inside[id(t)] = t
+                self._made_of[id(t)] = sources
                 if dependent:
                     self._dependent.add(id(t))
         return result
 
-    def depends(self, t: Tensor) -> bool:
-        """Whether it was computed from the arguments."""
-        return id(t) in self._dependent
+    def follows(self, old: Tensor, new: Tensor) -> bool:
+        """Whether a tensor in another's place was computed from the arguments, or from that."""
+        return id(new) in self._dependent or id(old) in self._made_of.get(id(new), ())
 
     def restore(self) -> bool:
         """Undoes what was changed of them; whether anything was.
 
-        Parameters, which a graph holds, are not looked after.
+        Of parameters, and of large tensors that no function seemed to write to, only whether.
         """
         changed = False
         with torch.no_grad():
             for key, (version, copy) in self._before.items():
                 t = self.found[key]
-                if _version(t) != version or (version is None and not torch.equal(t, copy)):
+                same = copy is None or (t.shape == copy.shape and torch.equal(t, copy))
+                counts = version is not None and key not in self._by_data
+                if _version(t) == version and (counts or same):
+                    continue
+                changed = True
+                if copy is not None and not same:
                     t.copy_(copy)
-                    changed = True
         return changed
 
     def restore_generators(self) -> bool:

@@ -118,7 +118,7 @@ class _Walker:
         if self.keep:
             state = [_leaf(s, True) for s in state]
             xs = [_leaf(x, wants) for x, wants in zip(xs, self.wants_xs, strict=True)]
-        copied = self.keep and self.engine.changes_state  # which a leaf must not be
+        copied = self.engine.changes_state  # no leaf may be, and what was begun with is compared
         ys, last = self.engine(xs, [s.clone() for s in state] if copied else state)
         return Piece(len(xs[0]), xs, state, ys, last)
 

@@ -1,5 +1,6 @@
 """Steps that are no pure functions, and do not show it in a first call with zeros: the loop's."""
 
+import itertools
 import random
 import types
 
@@ -147,6 +148,167 @@ class GradientsOfAnEnergy(Step):
         return h, h
 
 
+class LookedUpByTheFirst(Step):
+    """A table of time steps, as the first sample has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.randn(T))
+
+    def forward(self, h, x):
+        return super().forward(h, x + self.table[(x[0].abs().sum() * 10).long() % T])
+
+
+class LedByTheLast(Step):
+    def forward(self, h, x):
+        return super().forward(0.5 * h + 0.4 * h[-1:], x)
+
+
+class BufferAfterItself(Step):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.zeros(()))
+
+    def next(self, h, x):
+        self.n = self.n + 1
+        return super().next(h, x) * (self.n % 7 > 0)
+
+
+class BufferByData(BufferAfterItself):
+    def next(self, h, x):
+        self.n.data.add_(1)
+        return Step.next(self, h, x) * (self.n % 7 > 0)
+
+
+class ListByDefault(Step):
+    def next(self, h, x, *, seen=None):
+        return super().next(h, x) * (counted_by_default() % 7 > 0)
+
+
+def counted_by_default(seen=[0]):  # noqa: B006
+    seen.append(1)
+    return len(seen)
+
+
+class AttributeOfTheClass(Step):
+    calls = 0
+
+    def __init__(self):
+        super().__init__()
+        AttributeOfTheClass.calls = 0
+
+    def next(self, h, x):
+        AttributeOfTheClass.calls += 1
+        return super().next(h, x) * (self.calls % 7 > 0)
+
+
+class ListInATuple(Step):
+    def __init__(self):
+        super().__init__()
+        self.kept = ([], "calls")
+
+    def next(self, h, x):
+        self.kept[0].append(1)
+        return super().next(h, x) * (len(self.kept[0]) % 7 > 0)
+
+
+class Slots:
+    __slots__ = ("calls",)
+
+
+class SlotOfAnObject(Step):
+    def __init__(self):
+        super().__init__()
+        self.slots = Slots()
+        self.slots.calls = 0
+
+    def next(self, h, x):
+        self.slots.calls += 1
+        return super().next(h, x) * (self.slots.calls % 7 > 0)
+
+
+class NumberOfAnArray(Step):
+    def __init__(self):
+        super().__init__()
+        self.count = np.zeros(1)
+
+    def next(self, h, x):
+        self.count += 1
+        return super().next(h, x) * float(self.count[0] % 7 > 0)
+
+
+class Iterated(Step):
+    def __init__(self):
+        super().__init__()
+        self.numbers = itertools.count(1)
+
+    def next(self, h, x):
+        return super().next(h, x) * (next(self.numbers) % 7 > 0)
+
+
+class OwnRandom(Step):
+    def __init__(self):
+        super().__init__()
+        self.python, self.numpy = random.Random(0), np.random.default_rng(0)
+
+    def next(self, h, x):
+        return super().next(h, x) * (self.python.random() + self.numpy.random() > 0.3)
+
+
+class Recorded(Step):
+    def __init__(self):
+        super().__init__()
+        self.linear.register_forward_hook(lambda *_: seen_here.append(1))
+
+    def next(self, h, x):
+        return super().next(h, x) * (len(seen_here) % 7 > 0)
+
+
+class Scripted(Step):
+    def __init__(self):
+        super().__init__()
+        self.script = torch.jit.script(halved_if_large)
+
+    def forward(self, h, x):
+        h = self.script(self.next(h, x))
+        return h, h
+
+
+def halved_if_large(h: torch.Tensor):
+    if bool(h[0, 0] > 0.9):
+        h = 0.5 * h
+    return h
+
+
+class ClippedGradients(Step):
+    def forward(self, h, x):
+        h, _ = super().forward(h, x)
+        if h.requires_grad:
+            h.register_hook(lambda g: g.clamp(-0.01, 0.01))
+        return h, h
+
+
+class ChangesAndShowsItsState(Step):
+    def forward(self, h, x):
+        with torch.no_grad():
+            h.copy_(self.next(h, x))
+        return h, h
+
+
+class CallsItself(Step):
+    def __init__(self):
+        super().__init__()
+
+        def power(h, n):
+            return h if n == 0 else torch.tanh(0.9 * power(h, n - 1))
+
+        self.power = power
+
+    def next(self, h, x):
+        seen_here.append(1)
+        return super().next(self.power(h, 3), x)
+
+
 DRAWS, MIXES = "draws random numbers", "mixes samples"
 CHANGES, READS = "changes variables of its own", "reads numbers of its arguments"
 STEPS = {
@@ -154,7 +316,12 @@ STEPS = {
     NormOfAll: MIXES, AnySample: MIXES, FirstSample: MIXES, TableOfRows: MIXES,
     ListOfTheModule: CHANGES, CounterOfTheModule: CHANGES, AttributeOfAnAttribute: CHANGES,
     PlacesOfLargeOnes: READS, LargeOnes: READS, PlacesByWhere: READS,
-    GradientsOfAnEnergy: "torch.func",
+    GradientsOfAnEnergy: "torch.func", LookedUpByTheFirst: MIXES, LedByTheLast: MIXES,
+    BufferAfterItself: CHANGES, BufferByData: "changes tensors of its own", ListByDefault: CHANGES,
+    AttributeOfTheClass: CHANGES, ListInATuple: CHANGES, SlotOfAnObject: CHANGES,
+    NumberOfAnArray: CHANGES, Iterated: "holds an iterator", OwnRandom: CHANGES, Recorded: CHANGES,
+    Scripted: "TorchScript", ClippedGradients: "gives gradients hooks", CallsItself: CHANGES,
+    ChangesAndShowsItsState: "its y is the state",
 }  # fmt: skip
 
 
@@ -163,6 +330,7 @@ def trained(kind, walk):
     global calls_here
     seen_here.clear()
     calls_here = 0
+    counted_by_default.__defaults__[0].clear()
     step, (init, xs) = kind(), leaves((torch.zeros(B, H), torch.randn(T, B, H)))
     torch.manual_seed(1)
     random.seed(1)
@@ -171,10 +339,12 @@ def trained(kind, walk):
     ys.square().sum().backward()
     drawn = torch.rand(1), torch.tensor([random.random(), np.random.rand()])
     own = torch.rand(1, generator=step.generator) if kind is OwnGenerator else torch.zeros(1)
-    found = [last.detach(), ys.detach(), init.grad, xs.grad, *drawn, own]
-    return [*found, *(p.grad for p in step.parameters())], step
+    leaves_of = [init, xs, *step.parameters()]
+    grads = [torch.zeros_like(t) if t.grad is None else t.grad for t in leaves_of]
+    return [last.detach(), ys.detach(), *grads, *drawn, own], step
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("kind", STEPS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_they_are_walked_as_the_loop(kind, algorithm):
@@ -188,6 +358,47 @@ def test_they_are_walked_as_the_loop(kind, algorithm):
 def test_other_random_numbers_are_never_walked_again(kind):
     with pytest.raises(ValueError, match="found a step that cannot be walked again .it draws"):
         bl.scan(kind(), torch.zeros(B, H), torch.randn(T, B, H), checkpoint=True)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_weights_that_are_cached_keep_their_gradients(algorithm):
+    found = []
+    for walk in (lambda *args: bl.scan(*args, algorithm=algorithm), loop):
+        step = Step()
+        nn.utils.parametrizations.weight_norm(step.linear)
+        with nn.utils.parametrize.cached():
+            walk(step, torch.zeros(B, H), torch.ones(T, B, H))[1].sum().backward()
+        found.append([p.grad for p in step.parameters()])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "speculative"])
+def test_a_state_that_is_changed_in_place_is_compared_as_it_was(algorithm):
+    """Without a graph: a loud and a silent part, so that windows miss."""
+    xs, gate = torch.randn(1024, 1, H), torch.full((1024, 1, H), 0.3)
+    gate[200:460], gate[700:860] = 1.0, 1.0
+
+    def step(h, both):
+        h.mul_(both[1]).add_(both[0])
+        return h, h.clone()
+
+    with torch.no_grad():
+        found = bl.scan(step, torch.zeros(1, H), (xs, gate), algorithm=algorithm)
+        torch.testing.assert_close(found, loop(step, torch.zeros(1, H), (xs, gate)))
+
+
+def test_values_that_are_equal_are_no_change_and_distributions_may_check():
+    class Normal(Step):
+        def next(self, h, x):
+            self.decay = 0.25 * 4.5
+            density = torch.distributions.Normal(h, torch.ones_like(h), validate_args=True)
+            return super().next(h, x) + 0.01 * density.log_prob(x)
+
+    step = Normal()
+    step.decay = 1.125
+    bl.scan(step, torch.zeros(B, H), torch.randn(T, B, H), algorithm="speculative")
+    known = scans_of(step.parameters())[-1]
+    assert known.cut is not None, known.why
 
 
 @pytest.mark.parametrize("algorithm", ["linear", *ALGORITHMS, "blelloch"])
