@@ -22,5 +22,7 @@ def locked(path: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, NotImplementedError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(FileLock(path.with_name(f".{path.name}.lock")))
+            lock = path.with_name(f".{path.name}.lock")
+            lock.touch()  # where that fails, some versions of filelock try for ever
+            stack.enter_context(FileLock(lock))
         yield

@@ -230,11 +230,19 @@ class RunReport(Callback):
                 for name, content in files.items():  # both, once both are known to be made
                     self.path = write_file(self._into, name, content)
                 rank_zero_info(f"BPPSA: report of this training: {self.path}")
-                for logger in trainer.loggers:
-                    log_report(logger, NAME, html, _tables(data), trainer.global_step)
-            except Exception as error:  # of a disk, of a logger: the training is what counts
+            except Exception as error:  # of a disk: the training is what counts
                 rank_zero_warn(f"RunReport: {self._into}: the report was not written: {error!r}")
+            else:
+                self._log(trainer, html, data)
         self._begun = self._timer = None
+
+    def _log(self, trainer: pl.Trainer, html: str, data: dict[str, Any]) -> None:
+        for logger in trainer.loggers:
+            try:
+                log_report(logger, NAME, html, _tables(data), trainer.global_step)
+            except Exception as error:  # of a service that is not there, of a run that has ended
+                name = type(logger).__name__
+                rank_zero_warn(f"RunReport: {name} did not take the report {self.path}: {error!r}")
 
     def _data(self, trainer: pl.Trainer, module: pl.LightningModule, ended: str) -> dict[str, Any]:
         assert self._begun is not None

@@ -166,7 +166,8 @@ def _render_recording(
     for excerpt in range(1, excerpts + 1):
         samples = render_excerpt(recording, excerpt, font, synthesiser)
         path = folder / instrument / recording.file_name(excerpt)
-        soundfile.write(path, samples, RATE, subtype="PCM_16")
+        # As bytes: soundfile encodes no names that are not UTF-8.
+        soundfile.write(os.fsencode(path), samples, RATE, subtype="PCM_16")
         entries[f"{instrument}/{path.name}"] = manifest.entry(path)
     return entries
 

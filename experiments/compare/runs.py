@@ -92,14 +92,15 @@ def train(
 ) -> None:
     """One run, to `folder`; by the YAML's strategy if None.
 
-    Earlier results there are removed, unless there is a checkpoint to `resume` from.
+    Earlier results there are removed, unless there is a checkpoint to `resume` from; not before the
+    run has made its folder, which one with a mistyped argument does not.
     """
-    chosen = ["--trainer.strategy", strategy] if strategy else []
+    chosen, earlier = ["--trainer.strategy", strategy] if strategy else [], None
     checkpoint = folder / "checkpoints" / "last.ckpt"
     if resume and checkpoint.is_file():
         chosen += ["--ckpt_path", checkpoint.as_posix()]
     else:
-        shutil.rmtree(folder, ignore_errors=True)
+        earlier = _set_aside(folder)
     try:
         status = command(experiment, "fit", folder, [*chosen, *arguments])
     except KeyboardInterrupt:
@@ -107,8 +108,22 @@ def train(
             f"\ninterrupted; the same command again starts {experiment} afresh, and with --resume "
             "goes on from the last checkpoint"
         )
+    finally:
+        if earlier is not None and folder.exists():
+            shutil.rmtree(earlier, ignore_errors=True)
+        elif earlier is not None:
+            earlier.rename(folder)
     if status:
         sys.exit(f"{experiment}, to {folder}, ended with status {status}")
+
+
+def _set_aside(folder: Path) -> Path | None:
+    """Where the results of a folder are now; None if there were none."""
+    aside = folder.with_name(f"{folder.name}.earlier")
+    if folder.exists():
+        shutil.rmtree(aside, ignore_errors=True)  # of a run that was killed
+        folder.rename(aside)
+    return aside if aside.exists() else None
 
 
 def command(experiment: str, subcommand: str, folder: Path, arguments: list[str]) -> int:

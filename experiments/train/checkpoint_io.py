@@ -26,6 +26,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             super().save_checkpoint(checkpoint, beside, storage_options)
             os.replace(beside, path)
         except BaseException:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # the first one is what is wrong
                 os.remove(beside)
             raise

@@ -16,6 +16,7 @@ from torch import nn
 
 import bppsa_lightning as bl
 from bppsa_lightning import report
+from bppsa_lightning.callbacks import run_report
 from bppsa_lightning.callbacks._curves import Curve
 from bppsa_lightning.gains.comparison import PARTS
 
@@ -307,3 +308,19 @@ def test_a_long_curve_has_few_points_and_the_same_mean(count):
         # Of a line each mean lies between the steps before and at its point.
         between = zip([-1, *found["steps"]], found["steps"], found["values"])
         assert all(before < value <= step for before, step, value in between)
+
+
+def test_a_logger_that_fails_costs_a_warning_and_not_the_page(tmp_path, monkeypatch):
+    def ended(*_):
+        raise RuntimeError("the run has ended")
+
+    monkeypatch.setattr(run_report, "log_report", ended)
+    with pytest.warns(UserWarning, match="CSVLogger did not take the report .*: RuntimeError"):
+        logger = CSVLogger(tmp_path / "csv")
+        fit("bppsa", callbacks=[bl.RunReport(tmp_path)], logger=logger, log_every_n_steps=1)
+    assert written(tmp_path)["loss"]["steps"]
+
+
+def test_a_trial_run_s_stand_in_of_a_logger_is_not_spoken_of(tmp_path, recwarn):
+    fit("bppsa", callbacks=[bl.ChainMonitor()], logger=CSVLogger(tmp_path), fast_dev_run=True)
+    assert not [w for w in recwarn if "is not logged" in str(w.message)]
