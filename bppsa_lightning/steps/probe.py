@@ -3,6 +3,7 @@
 B samples.
 """
 
+import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from threading import RLock
@@ -32,7 +33,17 @@ STEPS = 3
 _SPACINGS = 64
 
 
-_one_at_a_time = RLock()
+# Held for a probe, which undoes what its calls change, whoever has changed it.
+_probing = RLock()
+
+
+def _nobody_probes() -> None:
+    """A process that forks leaves its other threads behind, and with them what they held."""
+    global _probing
+    _probing = RLock()
+
+
+os.register_at_fork(after_in_child=_nobody_probes)
 
 
 class Probe:
@@ -58,7 +69,7 @@ class Probe:
         self.tensors: list[Tensor] = []
         self.constants: list[Tensor] = []
         self.detached: tuple[list[bool], list[bool]] = [], []
-        with _one_at_a_time:  # what a call changes of others' objects is undone
+        with _probing:
             self._look(step, in_python, state, xs)
         self.repeats = self.reason in (None, MIXES)
 

@@ -1,5 +1,8 @@
 """Steps as people cut them out of loops: what is not a function of its arguments is the loop."""
 
+import os
+import threading
+
 import pytest
 import torch
 from support.windows import leaves, loop
@@ -7,7 +10,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import bppsa_lightning as bl
-from bppsa_lightning.steps import scans_of
+from bppsa_lightning.steps import probe, scans_of
 
 T, B, I, H = 400, 2, 3, 4
 
@@ -273,6 +276,26 @@ def test_what_a_step_read_may_come_from_inference():
         ys = windows(step, h, xs)[1]
         assert known(cell).cut is not None, known(cell).why
         torch.testing.assert_close(ys, loop(step, h, xs)[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_process_does_not_wait_for_a_probe_that_is_not_there():
+    begun, ends = threading.Event(), threading.Event()
+
+    def step(h, x):
+        begun.set()
+        ends.wait(20)
+        return 0.5 * h + x, h
+
+    thread = threading.Thread(target=windows, args=(step, torch.zeros(B, H), torch.ones(T, B, H)))
+    thread.start()
+    assert begun.wait(20)
+    child = os.fork()
+    if not child:
+        os._exit(0 if probe._probing.acquire(blocking=False) else 1)
+    ends.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.parametrize("algorithm", ["linear", "speculative", "chunked", "blelloch"])
