@@ -36,6 +36,7 @@ class StepEngine(Engine):
             and where none are.
         in_python: the step without what torch.compile made of it.
         detached: as of `Engine`.
+        writes: whether the step may change its state in place.
 
     Attributes:
         y_tree: of the last call.
@@ -52,8 +53,9 @@ class StepEngine(Engine):
         in_python: Step | None = None,
         constants: Sequence[Tensor] = (),
         detached: tuple[Sequence[bool], Sequence[bool]] = ((), ()),
+        writes: bool = True,
     ) -> None:
-        self.detached = detached
+        self.detached, self.writes = detached, writes
         self.step, self._in_python = step, in_python or step
         self.tensors, self.constants = tensors, constants
         self.state_tree, self.x_tree = state_tree, x_tree
@@ -75,7 +77,7 @@ class StepEngine(Engine):
 
         def step(carry: Any, x: Any) -> tuple[Any, Any]:
             before.append(self.state_tree.leaves(carry))
-            return self.step(mapped(Tensor.clone, carry), x)  # it may change it in place
+            return self.step(mapped(Tensor.clone, carry) if self.writes else carry, x)
 
         ys, last = self._walk(step, xs, state)
         return ys, last, [torch.stack(same) for same in zip(*before, strict=True)]

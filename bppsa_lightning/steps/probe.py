@@ -60,6 +60,7 @@ class Probe:
         tensors: that it reads beside its arguments, and that require a gradient.
         constants: those that do not.
         detached: of the leaves of y, and of those of the state, which never require a gradient.
+        writes: whether it changes its state in place, or may do so unseen.
 
     Raises:
         TypeError, ValueError: it does not return (state, y) with a state like the one it was given.
@@ -69,6 +70,7 @@ class Probe:
         self.tensors: list[Tensor] = []
         self.constants: list[Tensor] = []
         self.detached: tuple[list[bool], list[bool]] = [], []
+        self.writes = True
         with _probing:
             self._look(step, in_python, state, xs)
         self.repeats = self.reason in (None, MIXES)
@@ -107,6 +109,7 @@ class Probe:
                 result = step(*own)
         except Exception as error:  # one of the step's own comes again, from the loop
             reason = f"it fails without a graph ({_words(error)})"
+        self.writes = _are_written(flatten(own[0])[0]) or watch.by_data
         changed = watch.restore()
         drew = watch.restore_generators() or generators.drew()
         if variables.restore(watch.follows):
@@ -250,6 +253,10 @@ def _is_state_in_place(state: Any, result: Any) -> bool:
     memory = {y.untyped_storage().data_ptr() for y in ys}
     written = [s for s in flatten(state)[0] if not s.is_inference() and s._version > 0]
     return any(s.numel() and s.untyped_storage().data_ptr() in memory for s in written)
+
+
+def _are_written(copies: Leaves) -> bool:
+    return any(t.is_inference() or t._version > 0 for t in copies)
 
 
 def _copy_in_graph(t: Tensor, wanted: bool) -> Tensor:

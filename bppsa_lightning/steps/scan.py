@@ -147,7 +147,13 @@ class _Call:
             in_python = frozen(self.in_python)
             step = in_python if step is self.in_python else frozen(step)
             return StepEngine(
-                step, *trees, probe.tensors, in_python, probe.constants, probe.detached
+                step,
+                *trees,
+                probe.tensors,
+                in_python,
+                probe.constants,
+                probe.detached,
+                probe.writes,
             )
 
         engine = engine_of(step)

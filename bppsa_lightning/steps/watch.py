@@ -119,6 +119,11 @@ class Watch(TorchFunctionMode):
                     self._dependent.add(id(t))
         return result
 
+    @property
+    def by_data(self) -> bool:
+        """Whether `.data` of any tensor was read, whose changes nobody counts."""
+        return bool(self._by_data)
+
     def follows(self, old: Tensor, new: Tensor) -> bool:
         """Whether a tensor in another's place was computed from the arguments, or from that."""
         return id(new) in self._dependent or id(old) in self._made_of.get(id(new), ())

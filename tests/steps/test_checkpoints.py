@@ -303,5 +303,5 @@ def test_memory_of_4096_steps(way, tmp_path):
 def test_a_row_of_the_record_is_of_processes():
     row = scan_memory.row("windows", "checkpoint", 1, 1024)
     assert (row["way"], row["H"], row["kept"]) == ("windows", 32, "checkpoint")
-    assert row["bytes"] > 1024 * 8 * 32 * 4 and row["seconds"] > 0
+    assert row["bytes"] >= 1024 * 8 * 32 * 4 and row["seconds"] > 0
     assert " windows of " in "".join(row["how"]) and "checkpoints every" in "".join(row["how"])
