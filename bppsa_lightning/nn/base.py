@@ -263,7 +263,7 @@ class Recurrent(nn.Module):
         weights = [weight for weights in self.all_weights for weight in weights]
         packed = isinstance(input, PackedSequence)
         data = input.data if packed else input
-        check_data(type(self).__name__, data, weights[0], self.input_size, packed)
+        check_data(type(self).__name__, data, weights, self.input_size, packed)
         missing = missing_recurrent_kernels(data.device)
         if missing is not None:
             raise RuntimeError(f"input: found on {data.device}: {missing}")

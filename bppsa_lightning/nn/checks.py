@@ -58,8 +58,11 @@ def check_own_options(reset_to: str, recurrent_dropout: float, zoneout: float) -
             raise ValueError(f"{name}: found {p!r}, wanted a number in [0, 1)")
 
 
-def check_data(name: str, data: Any, weight: Tensor, input_size: int, packed: bool) -> None:
-    """Of an input, or of the data of a `PackedSequence`."""
+def check_data(
+    name: str, data: Any, weights: Sequence[Tensor], input_size: int, packed: bool
+) -> None:
+    """Of an input, or of the data of a `PackedSequence`, and of the weights that it meets."""
+    weight = weights[0]
     if not isinstance(data, Tensor):
         raise TypeError(f"input: found {type(data).__name__}, wanted a tensor or a PackedSequence")
     if not packed and data.dim() not in (2, 3):
@@ -71,11 +74,18 @@ def check_data(name: str, data: Any, weight: Tensor, input_size: int, packed: bo
             f"RNN input dtype ({data.dtype}) does not match weight dtype ({weight.dtype}). Convert "
             f"input: input.to({weight.dtype}), or convert model: model.to({data.dtype})"
         )
-    if data.device != weight.device:
-        raise RuntimeError(
-            "Input and parameter tensors are not at the same device, found input tensor at "
-            f"{data.device} and parameter tensor at {weight.device}"
-        )
+    if not data.is_floating_point():
+        raise TypeError(f"input: found {data.dtype}, wanted a floating-point dtype")
+    for other in weights:
+        if data.device != other.device:
+            raise RuntimeError(
+                "Input and parameter tensors are not at the same device, found input tensor at "
+                f"{data.device} and parameter tensor at {other.device}"
+            )
+        if other.dtype != weight.dtype and not torch._C._is_any_autocast_enabled():
+            raise ValueError(
+                f"RNN parameters are not of the same dtype, found {weight.dtype} and {other.dtype}"
+            )
     if data.shape[-1] != input_size:
         raise RuntimeError(
             f"input.size(-1) must be equal to input_size. Expected {input_size}, got "

@@ -45,6 +45,8 @@ class LiGRU(OfSums):
         self, *args: Any, normalize: bool = True, momentum: float = 0.1, **kwargs: Any
     ) -> None:
         object.__setattr__(self, "normalize", bool(normalize))  # which `shapes` asks for
+        if not isinstance(momentum, int | float):
+            raise TypeError(f"momentum: found {momentum!r}, wanted a number")
         super().__init__(*args, **kwargs)
         self.normalize, self.momentum = bool(normalize), momentum
         if not normalize:
@@ -61,7 +63,10 @@ class LiGRU(OfSums):
         return super().shapes(inputs) | norm
 
     def reset_parameters(self) -> None:
+        """Draws all weights; what has been seen of inputs is forgotten."""
         super().reset_parameters()
+        for name, buffer in self.named_buffers():
+            buffer.fill_(name.startswith("running_var"))
         gains_and_shifts(self)
         for name, parameter in self.named_parameters():
             if name.startswith("weight_hh"):

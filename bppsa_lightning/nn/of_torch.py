@@ -30,6 +30,7 @@ class OfTorch(OfInput):
 
         Raises:
             TypeError: `layer` is another module.
+            ValueError: a weight of it is computed (pruned, parametrized).
         """
         kind = getattr(nn, cls.__name__, None)
         if kind is None or not isinstance(layer, kind):
@@ -42,7 +43,8 @@ class OfTorch(OfInput):
         """The same layer of torch.nn, with the very parameters of this one.
 
         Raises:
-            ValueError: zoneout or, in training, recurrent dropout, which PyTorch's layers lack.
+            ValueError: zoneout or, in training, recurrent dropout, which PyTorch's layers lack; or
+                a weight is computed (pruned, parametrized).
         """
         kind = getattr(nn, self._config.cell.name.partition("_")[0].upper())
         for name in ("zoneout", "recurrent_dropout") if self.is_noisy else ():
@@ -83,12 +85,22 @@ class OfTorch(OfInput):
 
 
 def _moved(layer: nn.Module, to: type[Any], options: dict[str, Any]) -> Any:
-    """A layer of another class with the parameters of this one."""
+    """A layer of another class with the parameters of this one.
+
+    Raises:
+        ValueError: a weight is computed (pruned, parametrized), and no parameter of this layer.
+    """
     names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"]
     names += ["bidirectional"] + ["proj_size"] * (to.__name__ == "LSTM")
     names += ["nonlinearity"] * hasattr(layer, "nonlinearity")
     made = to(**{name: getattr(layer, name) for name in names}, device="meta", **options)
-    for name, parameter in layer.named_parameters():
+    for name in list(made._parameters):  # also of weights that are tied to others
+        parameter = layer._parameters.get(name)
+        if parameter is None:
+            raise ValueError(
+                f"{name}: found a weight that is computed from others, wanted a parameter; make it "
+                "one first, by torch.nn.utils.prune.remove or parametrize.remove_parametrizations"
+            )
         setattr(made, name, parameter)
     return made.train(layer.training)
 

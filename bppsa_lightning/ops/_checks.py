@@ -1,6 +1,7 @@
 """Checks of arguments, in one wording: the argument, what was found, what was wanted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
@@ -102,3 +103,27 @@ def check_bool(name: str, tensor: Any) -> None:
             f"{name}: found {tensor.dtype} on {tensor.device}, wanted a bool tensor on the CPU or "
             "on a CUDA device"
         )
+
+
+def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers the fake kernel of an operator whose numbers are all on one device.
+
+    PyTorch calls it also where a real tensor meets one on the meta device, and would take the
+    memory that it returns, to which nobody has written, for the result.
+    """
+
+    def register(fake: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(fake)
+        def checked(*arguments: Any) -> Any:
+            tensors = [t for t in arguments if isinstance(t, Tensor) and t.is_floating_point()]
+            devices = dict.fromkeys(str(t.device) for t in tensors)
+            if len(devices) > 1:
+                raise RuntimeError(
+                    f"bppsa::{name}: found tensors on {' and '.join(devices)}, wanted one device"
+                )
+            return fake(*arguments)
+
+        torch.library.register_fake(f"bppsa::{name}", checked)
+        return fake
+
+    return register

@@ -18,6 +18,7 @@ from bppsa_lightning.ops._autograd import (
     register_formula,
     saved_tensors,
 )
+from bppsa_lightning.ops._checks import register_fake
 from bppsa_lightning.ops._recurrent_planned import planned_backward
 from bppsa_lightning.ops.log import record_scan
 
@@ -264,7 +265,7 @@ def _planned_forward(cell: str, *others: Any) -> Any:
 RecurrentFunction = register_formula("recurrent", _setup, _backward, _planned_forward)
 
 
-@torch.library.register_fake("bppsa::recurrent")
+@register_fake("recurrent")
 def _(cell: str, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     operands, keep = Operands(*arguments[:8]), arguments[9]
     x, record = operands.x, CELLS[cell]
@@ -279,7 +280,7 @@ def _(cell: str, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return output, h_n, c_n, saved_numbers
 
 
-@torch.library.register_fake("bppsa::recurrent_ragged")
+@register_fake("recurrent_ragged")
 def _(cell: str, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     *operands, keep, _, _ = arguments
     results: tuple[Tensor, Tensor, Tensor, Tensor] = _forward(cell, *operands, False, keep, "auto")

@@ -15,6 +15,7 @@ from bppsa_lightning.ops._autograd import (
     only,
     register_formula,
 )
+from bppsa_lightning.ops._checks import register_fake
 from bppsa_lightning.ops.sparse_pattern import output_size
 
 
@@ -64,7 +65,7 @@ _run_backward = torch.ops.bppsa.sparse_conv2d_backward.default
 SparseFunction = register_formula("sparse_conv2d", _setup, _backward)
 
 
-@torch.library.register_fake("bppsa::sparse_conv2d")
+@register_fake("sparse_conv2d")
 def _(
     x: Tensor, values: Tensor, bias: Tensor | None, rows: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from bppsa_lightning import _library, planner, reference
 from bppsa_lightning.ops._autograd import bit_mask, only, register_formula
-from bppsa_lightning.ops._checks import check_like, check_shape, check_tensor, wrong_shape
+from bppsa_lightning.ops._checks import (
+    check_like,
+    check_shape,
+    check_tensor,
+    register_fake,
+    wrong_shape,
+)
 from bppsa_lightning.ops._recorded import is_plain
 from bppsa_lightning.ops.diagonal import diagonal_scan
 from bppsa_lightning.ops.log import record_scan
@@ -150,7 +156,7 @@ _run_backward = torch.ops.bppsa.indrnn_backward.default
 _IndRnn = register_formula("indrnn", _setup, _backward)
 
 
-@torch.library.register_fake("bppsa::indrnn")
+@register_fake("indrnn")
 def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(x.shape[1:])
 

@@ -18,7 +18,7 @@ from bppsa_lightning.ops._autograd import (
     only,
     register_formula,
 )
-from bppsa_lightning.ops._checks import FLOATS
+from bppsa_lightning.ops._checks import FLOATS, register_fake
 
 # Multiply-adds from which on a kernel of ours pays for its call; numbers of a weight up to which it
 # was measured to be the faster one.
@@ -114,7 +114,7 @@ _run_backward = torch.ops.bppsa.linear_backward.default
 _Linear = register_formula("linear", _setup, _backward)
 
 
-@torch.library.register_fake("bppsa::linear")
+@register_fake("linear")
 def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x.new_empty(*x.shape[:2], weight.shape[0])
 

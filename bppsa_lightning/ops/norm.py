@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from bppsa_lightning.ops._autograd import differentiable_gradients, only
-from bppsa_lightning.ops._checks import check_like, check_shape, check_tensor, wrong_shape
+from bppsa_lightning.ops._checks import (
+    check_like,
+    check_shape,
+    check_tensor,
+    register_fake,
+    wrong_shape,
+)
 
 
 def batch_norm(
@@ -79,7 +85,7 @@ def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
 torch.library.register_autograd("bppsa::batch_norm", _backward, setup_context=_setup)
 
 
-@torch.library.register_fake("bppsa::batch_norm")
+@register_fake("batch_norm")
 def _(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -18,7 +18,14 @@ from bppsa_lightning.ops._autograd import (
     only,
     register_formula,
 )
-from bppsa_lightning.ops._checks import FLOATS, check_like, check_shape, check_tensor, wrong_shape
+from bppsa_lightning.ops._checks import (
+    FLOATS,
+    check_like,
+    check_shape,
+    check_tensor,
+    register_fake,
+    wrong_shape,
+)
 from bppsa_lightning.ops._recorded import is_plain
 from bppsa_lightning.ops._regularised_plain import of_sums, walk
 from bppsa_lightning.ops.linear import joins
@@ -255,7 +262,7 @@ def _saved_width(cell: str, H: int, normalised: bool, blends: bool, keeps_input:
     return (slots + of_sums) * H + _MOMENTS * normalised
 
 
-@torch.library.register_fake("bppsa::regularised")
+@register_fake("regularised")
 def _(cell: str, x: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     T, B, _ = x.shape
     o, zoneout, saves = Regularised(x, *others[:-3]), others[-3], others[-1]
