@@ -3,6 +3,8 @@
 import hashlib
 import os
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import files as _files
 from importlib.metadata import version as _version
 
 import torch
@@ -21,16 +23,38 @@ def _find(name: str) -> str | None:
     return None
 
 
+def _not_found() -> str:
+    import bppsa_lightning
+
+    sources, installed = [*bppsa_lightning.__path__], _installed()
+    if installed is not None:
+        return (
+            f"bppsa_lightning: Python found the sources in {sources[0]} before the package that is "
+            f"installed in {installed}; start Python in another folder, or install the sources by "
+            "`pip install --editable .`"
+        )
+    return (
+        f"bppsa_lightning: the operator library _C was not found in {sources}; build it with `make "
+        "build`, or `pip install .` in the project's folder (needs a C++ compiler)"
+    )
+
+
+def _installed() -> str | None:
+    """The folder of an installed package that has the library."""
+    try:
+        paths = _files("bppsa-lightning") or []
+    except PackageNotFoundError:
+        return None
+    found = [path for path in paths if path.name == "_C.so" and path.locate().exists()]  # type: ignore[attr-defined]
+    return str(found[0].locate().parent) if found else None  # type: ignore[attr-defined]
+
+
 def _load() -> bool:
     """Loads what was built; whether the CUDA kernels are there. ImportError if `_C` is not."""
     if not torch._C._dispatch_has_kernel(_NAMESPACE_MARK):
         library = _find("_C")
         if library is None:
-            raise ImportError(
-                "bppsa_lightning: the operator library _C was not found in "
-                f"{__import__('bppsa_lightning').__path__}; build it with `make build`, or "
-                "`pip install .` in the project's folder (needs a C++ compiler)"
-            )
+            raise ImportError(_not_found())
         _load_library(library)
     if torch._C._dispatch_has_kernel_for_dispatch_key(_NAMESPACE_MARK, "CUDA"):
         return True

@@ -70,8 +70,8 @@ def download(file: Published, folder: Path) -> Path:
     Raises:
         OSError: if no server serves it (the message says how to go on by hand), or the folder
             cannot be written; what has arrived is kept.
-        ValueError: if each server has another file (it is removed), or the file that is there
-            already is another one (it is kept).
+        ValueError: if each server has another file (it is removed, but not what arrived in earlier
+            calls), or the file that is there already is another one (it is kept).
     """
     path = folder / file.name
     if path.exists():
@@ -80,6 +80,7 @@ def download(file: Published, folder: Path) -> Path:
         return path
     folder.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
+    _keep_longer(_before(part), part)  # of a process that was killed
     errors: dict[str, Exception] = {}
     for url in file.addresses():
         try:
@@ -102,14 +103,50 @@ def download(file: Published, folder: Path) -> Path:
 
 def _download_from(url: str, part: Path, file: Published) -> None:
     """Makes `part` the whole file."""
-    resumed = _size(part) > 0
+    resumed = _size(part)
     _until_whole(url, part, file)
     if not (wrong := _wrong(part, file.checksum)):
         return
-    part.unlink()
-    if resumed:  # the damage may have been in what was there before
-        return _download_from(url, part, file)
-    raise _Damaged(f"what arrived {wrong}: it was damaged on its way or is another file; removed")
+    if resumed:  # the damage may be in what was there before, or in this server's answer
+        wrong = _anew(url, part, resumed, file)
+    else:
+        part.unlink()
+    if wrong:
+        raise _Damaged(
+            f"what arrived {wrong}: it was damaged on its way or is another file; removed"
+        )
+
+
+def _anew(url: str, part: Path, resumed: int, file: Published) -> str | None:
+    """Makes `part` the whole file, by this server alone; what is wrong with that, or None.
+
+    What had arrived before, `resumed` bytes, is kept until it is known that it was no good: a
+    login page, which the network sends for any file, would cost gigabytes.
+    """
+    before = _before(part)
+    os.truncate(part, resumed)
+    os.replace(part, before)
+    try:
+        _until_whole(url, part, file)
+    except BaseException:
+        _keep_longer(before, part)
+        raise
+    if wrong := _wrong(part, file.checksum):
+        os.replace(before, part)
+    else:
+        before.unlink()
+    return wrong
+
+
+def _before(part: Path) -> Path:
+    return part.with_name(f"{part.name}.before")
+
+
+def _keep_longer(before: Path, part: Path) -> None:
+    if _size(before) > _size(part):
+        os.replace(before, part)
+    else:
+        before.unlink(missing_ok=True)
 
 
 def _until_whole(url: str, part: Path, file: Published) -> None:

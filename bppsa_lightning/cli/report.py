@@ -40,16 +40,20 @@ def run(asked: argparse.Namespace) -> Answer:
     try:
         render(data, page)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise Failed(f"{data} is damaged, or another version wrote it ({error!r})") from error
+        words = _words(error, data)
+        raise Failed(f"{data} is damaged, or another version wrote it ({words})") from error
     except OSError as error:
-        raise Failed(
-            f"{error.filename or page} cannot be read or written ({error.strerror})"
-        ) from error
+        what = data if error.filename == str(data) else page  # not the file written beside it
+        raise Failed(f"{what} cannot be read or written ({error.strerror})") from error
     opened = bool(asked.open) and webbrowser.open(page.resolve().as_uri())
     text = str(page)
     if asked.open and not opened:
         text += "\nNo browser was found: open the file by hand."
     return Answer({"data": str(data), "page": str(page), "opened": opened}, text)
+
+
+def _words(error: Exception, data: Path) -> str:
+    return str(error).removeprefix(f"{data}: ") if isinstance(error, ValueError) else repr(error)
 
 
 def data_of(run: Path) -> Path:

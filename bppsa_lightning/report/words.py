@@ -7,11 +7,11 @@ import math
 
 def seconds(value: float) -> str:
     """Of a step or of a run: "3.1 ms", "42 s", "1 h 5 min"."""
-    if value < 1e-3:
+    if value < 0.9995e-3:  # which three digits show as 1 ms
         return f"{value * 1e6:.3g} µs"
-    if value < 1:
+    if value < 0.9995:
         return f"{value * 1e3:.3g} ms"
-    if value < 60:
+    if value < 59.95:
         return f"{value:.3g} s"
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
@@ -20,11 +20,11 @@ def seconds(value: float) -> str:
 
 def size(value: float) -> str:
     """Bytes: "1.2 GB"."""
-    for unit in ("B", "kB", "MB"):
-        if value < 1000:
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
             return f"{value:.3g} {unit}"
         value /= 1000
-    return f"{value:.3g} GB"
+    return f"{value:.3g} TB"
 
 
 def count(value: float) -> str:

@@ -120,7 +120,8 @@ def test_words():
     assert [words.seconds(s) for s in (2e-6, 0.0123, 3.0, 62, 3660)] == [
         "2 µs", "12.3 ms", "3 s", "1 min 2 s", "1 h 1 min",
     ]  # fmt: skip
-    assert [words.size(b) for b in (12, 3400, 5.6e7, 7e12)] == [
-        "12 B", "3.4 kB", "56 MB", "7e+03 GB",
-    ]  # fmt: skip
+    assert [words.size(b) for b in (12, 3400, 5.6e7, 7e12)] == ["12 B", "3.4 kB", "56 MB", "7 TB"]
+    shorter = [words.seconds(s) for s in (9.996e-4, 9.994e-4, 0.9997, 59.97)]
+    assert shorter == ["1 ms", "999 µs", "1 s", "1 min 0 s"]
+    assert [words.size(b) for b in (999.8, 999.8e6, 999.8e9)] == ["1 kB", "1 GB", "1 TB"]
     assert [words.factor(x) for x in (0.5, 1.96, 31.4)] == ["0.50x", "2.0x", "31x"]
