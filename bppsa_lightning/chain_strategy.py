@@ -11,7 +11,12 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from typing_extensions import override
 
-from bppsa_lightning._same_batches import generators, set_generators
+from bppsa_lightning._same_batches import (
+    generators,
+    is_same_sample,
+    sample_of,
+    set_generators,
+)
 from bppsa_lightning._trees import stand_in
 from bppsa_lightning._whole_metrics import WholeMetrics
 from bppsa_lightning.attach import divide
@@ -22,6 +27,10 @@ if TYPE_CHECKING:
     from lightning.pytorch.strategies import DDPStrategy
 else:
     DDPStrategy = stand_in("pytorch.strategies.DDPStrategy")
+
+
+# Numbers of a batch that the processes of a chain compare; what `sample_of` has beyond is left out.
+_COMPARED = 1 << 10
 
 
 class BPPSAChainStrategy(AttachesChains, DDPStrategy):
@@ -52,6 +61,7 @@ class BPPSAChainStrategy(AttachesChains, DDPStrategy):
 
     Raises:
         TypeError, ValueError: `algorithm` is unknown, or `chain` no divisor of the processes.
+        RuntimeError: in a step, the processes of a chain have read different batches.
     """
 
     strategy_name = "bppsa_chain"
@@ -129,6 +139,50 @@ class BPPSAChainStrategy(AttachesChains, DDPStrategy):
     @override
     def _divide(self) -> None:
         divide(self.chains, self.group, alike=True)
+
+    # A step
+
+    @override
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_alike((args, kwargs))
+        return super().training_step(*args, **kwargs)
+
+    @override
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_alike((args, kwargs))
+        return super().validation_step(*args, **kwargs)
+
+    @override
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_alike((args, kwargs))
+        return super().test_step(*args, **kwargs)
+
+    @override
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_alike((args, kwargs))
+        return super().predict_step(*args, **kwargs)
+
+    def _check_alike(self, batch: Any) -> None:
+        """Raises, in every process of the chain, if they have not read the same batch.
+
+        Of unlike samples each process would walk its span of its own.
+        """
+        sample = sample_of(batch)
+        length = torch.tensor([len(sample)], dtype=torch.float64)
+        own = torch.cat([length, sample, sample.new_zeros(_COMPARED)])[:_COMPARED]
+        own = own.to(self.root_device)
+        all_samples = [torch.empty_like(own) for _ in range(dist.get_world_size(self.group))]
+        dist.all_gather(all_samples, own, self.group)
+        first, *others = torch.stack(all_samples).cpu()
+        if not all(is_same_sample(other, first) for other in others):
+            raise RuntimeError(
+                "the processes of a chain have read different batches; wanted the same ones. A "
+                "DistributedSampler, or data that are divided by ranks, take their numbers from "
+                "trainer.strategy.distributed_sampler_kwargs; what is drawn before fit, as by "
+                "random_split, needs seed_everything first"
+            )
+
+    # Results
 
     @override
     def teardown(self) -> None:

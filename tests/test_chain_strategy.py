@@ -92,6 +92,16 @@ def test_torchrun_on_two_machines(tmp_path, one):
         assert "divided over 4 ranks" in found["explanation"]
 
 
+def test_processes_that_read_different_batches_are_refused(tmp_path):
+    """Each would walk its span of samples of its own."""
+    said = forked.run(tmp_path, SCRIPT.with_name("chain_apart.py"), ranks=2)
+    refused = "the processes of a chain have read different batches"
+    for way in ("a sampler", "a part of each rank", "values", "sizes"):
+        assert said.count(f"{way}: {refused}") == 2, said
+    for way in ("a sampler of the chains", "all of each rank"):
+        assert said.count(f"{way}: ran") == 2, said
+
+
 @pytest.mark.parametrize("chain", [0, -1, 1.5, "two"])
 def test_a_wrong_chain(chain):
     with pytest.raises(ValueError, match="chain: found"):

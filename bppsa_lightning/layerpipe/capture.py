@@ -20,16 +20,15 @@ class StepRandomness:
     """
 
     def __init__(self, states: dict[str, Any], device: torch.device) -> None:
-        self._device = device if device.type == "cuda" else None
-        self._states = self._now() | states
+        self._device, self._states = device, states
         self._own: dict[str, Any] | None = None
 
     def around(self, step: Callable[[], Any]) -> Callable[[], Any]:
         """A step that draws from them, until it calls the chain."""
 
         def drawing() -> Any:
-            self._own = self._now()
-            self._set(self._states)
+            self._own = generators(self._device)
+            set_generators(self._states, self._device)
             try:
                 return step()
             finally:
@@ -40,20 +39,9 @@ class StepRandomness:
     def leave(self) -> None:
         """The step calls the chain: what is drawn from now on is this process' own."""
         if self._own is not None:
-            self._states = self._now()
-            self._set(self._own)
+            self._states = generators(self._device)
+            set_generators(self._own, self._device)
             self._own = None
-
-    def _now(self) -> dict[str, Any]:
-        states = generators()
-        if self._device is not None:
-            states["cuda"] = torch.cuda.get_rng_state(self._device)
-        return states
-
-    def _set(self, states: dict[str, Any]) -> None:
-        set_generators(states)
-        if self._device is not None:
-            torch.cuda.set_rng_state(states["cuda"], self._device)
 
 
 class _Captured(BaseException):
@@ -78,7 +66,7 @@ def input_of(chain: nn.Sequential, name: str, step: Callable[[], Any]) -> Tensor
 
     Raises:
         TypeError: it is no tensor.
-        RuntimeError: the step ended without a call.
+        RuntimeError: the step ended without a call, or the input depends on parameters.
     """
 
     def call(*inputs: Any) -> Tensor:
@@ -91,8 +79,20 @@ def input_of(chain: nn.Sequential, name: str, step: Callable[[], Any]) -> Tensor
         with chain_is(chain, call):
             step()
     except _Captured as captured:
+        refuse_parameters_before(captured.x, name)
         return captured.x
     raise RuntimeError(_not_called(name))
+
+
+def refuse_parameters_before(x: Tensor, name: str) -> None:
+    """Raises a RuntimeError if the input of a chain depends on parameters that are trained."""
+    for leaf in _leaves(x.grad_fn):
+        if isinstance(leaf, nn.Parameter):
+            raise RuntimeError(
+                f"chain: the input of {name!r} depends on a parameter of size {tuple(leaf.shape)}, "
+                "wanted none before the chain: that gradient would be lost. Compute it in a layer "
+                "of the chain, or under torch.no_grad()"
+            )
 
 
 def _not_called(name: str) -> str:
@@ -106,10 +106,15 @@ class Output:
         name: the chain's.
         y: its output, a leaf whose gradient the loss leaves.
         called: at its call.
+        inputs: {id: index} of the layers' inputs, as the stage has made them.
     """
 
-    def __init__(self, name: str, y: Tensor, called: Callable[[], Any] = lambda: None) -> None:
+    def __init__(
+        self, name: str, y: Tensor, called: Callable[[], Any] = lambda: None,
+        inputs: Mapping[int, int] | None = None,
+    ) -> None:  # fmt: skip
         self.name, self.y, self._called = name, y, called
+        self.inputs = inputs or {}
         self.calls = 0
 
     def __call__(self, *_: Any) -> Tensor:
@@ -134,7 +139,7 @@ class Output:
 
         Raises:
             RuntimeError: the step did not call the chain, returned no loss, or one that depends on
-                parameters of other stages.
+                parameters of other stages, or on what layers of this one are given.
         """
         with chain_is(chain, call or self):
             found = step()
@@ -146,8 +151,15 @@ class Output:
                 "training_step: found None, wanted a loss: the other processes of the pipeline "
                 "have begun this mini-batch. To leave it out: a loss of 0 times the output"
             )
-        for parameter in _leaves(loss.grad_fn if others else None):
-            if (name := others.get(id(parameter))) is not None:
+        for leaf in _leaves(loss.grad_fn if others or self.inputs else None):
+            if (layer := self.inputs.get(id(leaf))) is not None:
+                raise RuntimeError(
+                    f"chain: the loss depends on the input of layer {layer} of {self.name!r}, "
+                    "which a hook may have kept, wanted one of the chain's output alone: that "
+                    "gradient would be lost. For a penalty: a layer that adds its gradient in its "
+                    "backward (torch.autograd.Function)"
+                )
+            if (name := others.get(id(leaf))) is not None:
                 raise RuntimeError(
                     f"chain: the loss depends on {name!r}, a parameter of another process, wanted "
                     f"one of the output of {self.name!r} alone: that gradient would be lost. For a "

@@ -1,6 +1,9 @@
 """When a pipeline drains: at the end of an epoch and of the training, and before a validation.
 
 Before a checkpoint it does so in `LayerPipeStrategy.lightning_module_state_dict`.
+
+And when rank 0's metrics come to all processes: they are logged where the loss is known, and what
+stops a training, keeps a checkpoint or lowers a learning rate reads them everywhere.
 """
 
 from __future__ import annotations
@@ -17,10 +20,7 @@ else:
 
 
 class Drains(Callback):
-    """The first callback of a Trainer, so that all others meet whole weights.
-
-    Also brings the metrics of the training to all processes: they are logged where the loss is
-    known, and what stops a training or keeps a checkpoint reads them everywhere.
+    """The first callback of a Trainer, so that all others meet whole weights, and rank 0's metrics.
 
     Args:
         strategy: a LayerPipeStrategy.
@@ -37,24 +37,63 @@ class Drains(Callback):
         if due:
             self._strategy.share()
         if due or any(map(_reads_steps, trainer.lr_scheduler_configs)):
-            self._share_metrics(trainer)
+            share_metrics(trainer)
 
     def on_validation_start(self, trainer: pl.Trainer, *_: Any) -> None:
         self._strategy.share()
 
+    def on_validation_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """A validation that draws finds something else in each process."""
+        share_metrics(trainer)
+
     def on_train_epoch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         self._strategy.share()
-        self._share_metrics(trainer)
+        share_metrics(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, *_: Any) -> None:
         self._strategy.finish()
 
-    def _share_metrics(self, trainer: pl.Trainer) -> None:
-        """Rank 0's metrics of the training, for every process."""
-        found = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
-        found = self._strategy.broadcast(found)
-        if not trainer.is_global_zero:
-            trainer._logger_connector._callback_metrics.update(found)
+
+class SharesLogged(Callback):
+    """The last callback of a Trainer: after it the module's own hook logs, for those that monitor.
+
+    (A Trainer calls these, ModelCheckpoint and EarlyStopping, after that hook.)
+    """
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Makes the module's hook, which comes next, end with rank 0's metrics everywhere."""
+        hook, is_own = module.on_train_epoch_end, "on_train_epoch_end" in vars(module)
+
+        def hook_and_share() -> None:
+            del module.on_train_epoch_end
+            if is_own:
+                module.on_train_epoch_end = hook  # type: ignore[method-assign]
+            try:
+                hook()
+            except Exception as error:
+                if trainer.is_global_zero:
+                    raise
+                raise RuntimeError(_ONLY_THERE) from error
+            share_metrics(trainer)
+
+        module.on_train_epoch_end = hook_and_share  # type: ignore[method-assign]
+
+
+_ONLY_THERE = (
+    "on_train_epoch_end failed in a process that does not run training_step to its end: what that "
+    "keeps in the module (self.outputs, say) is on rank 0 alone, which holds the last stage. Guard "
+    "what reads it: if self.trainer.is_global_zero"
+)
+
+
+def share_metrics(trainer: Any) -> None:
+    """Rank 0's metrics, for every process, in place of what it has logged itself."""
+    found = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
+    found = trainer.strategy.broadcast(found)
+    if not trainer.is_global_zero:
+        for own in (trainer._results or {}).values():
+            own.has_reset = True  # else read again; what it has added up stays
+        trainer._logger_connector._callback_metrics.update(found)
 
 
 def _is_due(callback: Any, step: int) -> bool:

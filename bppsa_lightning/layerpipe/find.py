@@ -83,8 +83,22 @@ def check_whole(model: nn.Module, name: str, chain: nn.Sequential) -> None:
             f"chain: found a hook of register_post_accumulate_grad_hook on {name}.{hooked[0]}, "
             "wanted none: no stage would call it. One of register_hook is called"
         )
+    check_frozen(name, beside(model, chain))
+
+
+def beside(model: nn.Module, chain: nn.Sequential) -> list[tuple[str, nn.Parameter]]:
+    """The parameters of a model outside its chain."""
     inside = {id(p) for p in chain.parameters()}
-    outside = [n for n, p in model.named_parameters() if id(p) not in inside and p.requires_grad]
+    return [(n, p) for n, p in model.named_parameters() if id(p) not in inside]
+
+
+def check_frozen(name: str, parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
+    """Refuses parameters outside a chain that are to be trained, then or later.
+
+    Raises:
+        ValueError: naming the first of them.
+    """
+    outside = [n for n, p in parameters if p.requires_grad]
     if outside:
         raise ValueError(
             f"chain: found parameters outside of {name!r} ({', '.join(outside[:4])}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -89,6 +90,26 @@ def refuse_optimizers(optimizers: list[Any]) -> None:
     for optimizer in optimizers:
         if isinstance(getattr(optimizer, "optimizer", optimizer), torch.optim.LBFGS):
             _fail("configure_optimizers", "LBFGS", "an optimizer that needs one gradient a step")
+
+
+def asked_once(optimizer: Any, closure: Callable[[], Any]) -> Callable[[], Any]:
+    """A closure that refuses to be called again (SAM), as another mini-batch's gradient is due.
+
+    Raises:
+        ValueError: by the closure, at its second call.
+    """
+    called = False
+
+    def once() -> Any:
+        nonlocal called
+        if called:
+            found, exact = type(optimizer).__name__, "or LayerPipeStrategy(delays=False)"
+            wanted = f"an optimizer that needs one gradient a step, {exact}"
+            _fail("configure_optimizers", found, wanted)
+        called = True
+        return closure()
+
+    return once
 
 
 def _fail(name: str, found: object, wanted: str) -> None:

@@ -63,6 +63,14 @@ class Stage:
         self.span, self.weights, self.trace = span, weights, trace
         self.under_way: dict[Any, UnderWay] = {}
 
+    def inputs(self) -> dict[int, int]:
+        """{id: index} of the layers' inputs that are under way."""
+        return {
+            id(piece.x): index
+            for under_way in self.under_way.values()
+            for index, piece in zip(self.span, under_way.pieces, strict=True)
+        }
+
     def before_update(self) -> None:
         """To be called before the optimizer changes the parameters."""
         self.weights.before_update(self._in_flight())
@@ -189,6 +197,8 @@ def _input_gradient(piece: Piece) -> Tensor:
 def _weight_gradient(piece: Piece) -> None:
     if piece.groups:
         split.stage_backward_weight(iter(piece.parameters), piece.groups)
+        return
+    if not piece.y.requires_grad:  # it depends on no weight, or on none that was trained then
         return
     parameters = piece.parameters
     grads = torch.autograd.grad(piece.y, parameters, piece.g, allow_unused=True)

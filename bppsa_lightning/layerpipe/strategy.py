@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +15,14 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from bppsa_lightning._rank_zero import rank_zero_info
-from bppsa_lightning._same_batches import LoaderRandomness, SameBatches
+from bppsa_lightning._same_batches import LoaderRandomness, SameBatches, generators
 from bppsa_lightning._trees import Settles, stand_in
-from bppsa_lightning.layerpipe import capture, clipping, collect, find, refuse
+from bppsa_lightning.layerpipe import attached, capture, clipping, collect, find, refuse
+from bppsa_lightning.layerpipe.alike import check_alike
 from bppsa_lightning.layerpipe.delays import UPDATES_PER_STAGE, stage_delays
-from bppsa_lightning.layerpipe.drains import Drains
 from bppsa_lightning.layerpipe.links import Links, rank_of
 from bppsa_lightning.layerpipe.metrics import WholeMetrics, WholeValues
-from bppsa_lightning.layerpipe.options import Options, options_of, with_options
+from bppsa_lightning.layerpipe.options import DelayedOptions
 from bppsa_lightning.layerpipe.pipelines import pipeline_of
 from bppsa_lightning.layerpipe.plan import Plan
 from bppsa_lightning.layerpipe.planning import make_plan
@@ -106,10 +107,9 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         self._pipeline: Any = None
         self._links: Any = None
         self._output: capture.Output | None = None
-        self._options: dict[int, Options] = {}
+        self._options = DelayedOptions()
         self._grads: list[Tensor | None] = []
         self._others: dict[int, str] = {}  # parameters of the other stages
-        self._callback: Any = None
         self._clipping: Any = None
         self._randomness: LoaderRandomness | None = None
         self._metrics: WholeMetrics | None = None
@@ -146,22 +146,14 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         self._reset()
         # Every process reads all of the data, in the order that the user gave it.
         trainer._accelerator_connector.use_distributed_sampler = False
-        epoch_loop: Any = trainer.fit_loop.epoch_loop
-        if hasattr(epoch_loop, "_broadcast_sigterm_tensor"):
-            # Before every batch it would make all processes wait for the last stage.
-            epoch_loop._broadcast_sigterm_tensor = partial(self._stop_at_sigterm, trainer)
         # (Before the optimizers, whose schedule may ask how many steps the loaders give.)
-        self._randomness = LoaderRandomness()
-        self._randomness.states = self.broadcast(self._randomness.states)
-        self._drawn = capture.StepRandomness(self._randomness.states, self.root_device)
+        if self.stages > 1:
+            states = self.broadcast(generators(self.root_device))
+            self._randomness = LoaderRandomness(states, self.root_device)
+            self._drawn = capture.StepRandomness(states, self.root_device)
         super().setup(trainer)
         assert self.lightning_module is not None
         self._metrics = WholeMetrics(self.lightning_module)
-
-    def _stop_at_sigterm(self, trainer: pl.Trainer) -> None:
-        if trainer.received_sigterm:
-            [tree, *_] = vars(type(self))["_trees"]
-            raise tree.find("pytorch.utilities.exceptions.SIGTERMException")
 
     @override
     def configure_ddp(self) -> None:
@@ -171,12 +163,11 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         refuse.refuse(module.trainer, self)
         self._name, self._layers = find.find_chain(module, self.chain)
         find.check(module, self._name, self._layers, self.stages, self.cuts)
+        self._beside = find.beside(module, self._layers)
         refuse.warn(module.trainer, self, self._layers)
         collect.share_from_zero(module, self.root_device)
         self._links = Links(self.stages, self.root_device, self._timeout)
-        self._callback = Drains(self)
-        trainer: Any = module.trainer
-        trainer.callbacks.insert(0, self._callback)
+        attached.attach(module.trainer, self)
         if not self.is_delayed:
             self._clipping = clipping.NormOfAllStages(self.precision_plugin, self.root_device)
 
@@ -201,17 +192,25 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
 
     @override
     def process_dataloader(self, dataloader: object) -> object:
-        assert self._randomness is not None
         refuse.refuse_sampler(dataloader)
-        return SameBatches(super().process_dataloader(dataloader), self._randomness)
+        loader = super().process_dataloader(dataloader)
+        return loader if self._randomness is None else SameBatches(loader, self._randomness)
+
+    @override
+    def batch_to_device(self, *args: Any, **kwargs: Any) -> Any:
+        """As the base method, whose hooks draw the same in every process."""
+        with nullcontext() if self._randomness is None else self._randomness.used():
+            return super().batch_to_device(*args, **kwargs)
 
     # A step
 
     @override
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         step = partial(super().training_step, *args, **kwargs)
+        find.check_frozen(self._name, self._beside)
         if self.stages == 1:
             return self._step_alone(step)
+        check_alike(self._links, self.stage, self.stages, self.root_device, (args, kwargs))
         step = self._drawn.around(step)
         x = capture.input_of(self._layers, self._name, step) if self.stage == 0 else None
         self._begin(x)
@@ -221,7 +220,8 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
             y = self._pipeline.forward(x)
         if not self._is_last:
             return self._unknown_loss()
-        self._output = capture.Output(self._name, y.requires_grad_(), self._drawn.leave)
+        inputs = self._pipeline.stage.inputs()
+        self._output = capture.Output(self._name, y.requires_grad_(), self._drawn.leave, inputs)
         return self._output.loss_of(step, self._layers, self._others)
 
     def _unknown_loss(self) -> Tensor:
@@ -240,8 +240,10 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         """One process: the chain runs inside the step."""
 
         def run(x: Tensor) -> Tensor:
+            capture.refuse_parameters_before(x, self._name)
             self._begin(x)
             output.y = self._pipeline.forward(x).requires_grad_()
+            output.inputs = self._pipeline.stage.inputs()
             return output(x)
 
         self._output = output = capture.Output(self._name, torch.empty(0))
@@ -277,16 +279,17 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any
     ) -> Any:
         """The update that is due: that of this mini-batch, or of the one d before it."""
-        if not self.is_delayed:
+        if not self.is_delayed or self.stages == 1:
             return self._update(optimizer, closure, **kwargs)
+        closure = refuse.asked_once(optimizer, closure)
         entered, drained = 0, 0
         if self._pipeline is not None:
             entered, drained = self._pipeline.entered, self._pipeline.drained
-        self._options[entered] = options_of(optimizer)
+        self._options.enter(entered, optimizer)
         due = entered - stage_delays(self.schedule, self.stages)[self.stage]
         if due < drained:
             return closure()
-        with with_options(optimizer, self._options.pop(due)):
+        with self._options.used(due, optimizer):
             return self._update(optimizer, closure, **kwargs)
 
     def _update(self, optimizer: Optimizer, closure: Callable[[], Any], **kwargs: Any) -> Any:
@@ -327,7 +330,7 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
             optimizer.zero_grad()
             self._pipeline.backward(turn)
 
-        with with_options(optimizer, self._options.pop(due)):
+        with self._options.used(due, optimizer):
             self._update(optimizer, gradient)
 
     @override
@@ -385,11 +388,8 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
 
     @override
     def teardown(self) -> None:
-        module = self.lightning_module
-        trainer: Any = None if module is None else module.trainer
-        if trainer is not None and self._callback in trainer.callbacks:
-            trainer.callbacks.remove(self._callback)
-            vars(trainer.fit_loop.epoch_loop).pop("_broadcast_sigterm_tensor", None)
+        if self.lightning_module is not None:
+            attached.detach(self.lightning_module.trainer)
         if self._links is not None:
             self._links.close()
         if self._metrics is not None:

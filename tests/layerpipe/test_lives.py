@@ -1,5 +1,7 @@
 """Pipelines without delays beside one process, over what a Trainer does around the steps."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from support import forked
@@ -11,7 +13,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = forked.TESTS / "support" / "layerpipe_lives.py"
 EXACT = [
     "averaged", "falling", "one_cycle", "frozen_zero_bubble", "recurrent",
-    "recurrent_zero_bubble", "pruned",
+    "recurrent_zero_bubble", "pruned", "mixed", "computed",
 ]  # fmt: skip
 
 
@@ -46,6 +48,7 @@ def test_the_rate_falls_within_an_epoch_and_pruning_is_repeated(left):
     """What the cases above are about does happen."""
     assert len(set(left["falling", "stock"]["rates"])) > 3
     assert len(set(left["one_cycle", "stock"]["rates"])) == 20
+    assert left["computed", "stock"]["rates"][0] == left["computed", "stock"]["rates"][-1]
     weights = [w for n, w in left["pruned", "stock"]["weights"].items() if n.endswith("weight")]
     zeros = sum(int((w == 0).sum()) for w in weights) / sum(w.numel() for w in weights)
     assert zeros > 0.5
@@ -63,9 +66,20 @@ def test_a_search_for_a_learning_rate_leaves_nothing_under_way(left):
     assert_close(a["weights"], b["weights"], 0)
 
 
+def test_one_process_draws_what_it_draws_without_a_pipeline(left):
+    assert_close(left["alone", "0"], left["alone", "stock"], 1e-12)
+
+
+def test_the_best_of_noisy_validations_is_one_in_all_processes(left):
+    best = left["noisy", "0"]["best"]
+    assert left["noisy", "1"]["best"] == best and Path(best).exists()
+
+
 @pytest.mark.parametrize(
     ("case", "message"),
     [
+        ("split", "the processes read different batches, so that the inputs of some samples"),
+        ("twice", "configure_optimizers: found 'Sharp' with strategy=\"layerpipe\", wanted an opt"),
         ("penalised", "chain: the loss depends on 'net.0.weight', a parameter of another process"),
         ("penalised_zero_bubble", "chain: the loss depends on 'net.0.weight', a parameter of"),
         ("skips", "training_step: found None, wanted a loss: the other processes"),
@@ -73,4 +87,12 @@ def test_a_search_for_a_learning_rate_leaves_nothing_under_way(left):
 )
 def test_what_would_train_something_else_is_refused(tmp_path, case, message):
     forked.run(tmp_path, SCRIPT, tmp_path, case, ranks=2)
-    assert found_in(tmp_path)[case, "0"]["error"].startswith(message)
+    found = found_in(tmp_path)
+    assert found[case, "0"]["error"].startswith(message) and found[case, "1"]["error"]
+
+
+def test_what_a_step_keeps_is_missed_with_an_error_that_says_so(tmp_path):
+    forked.run(tmp_path, SCRIPT, tmp_path, "keeps", ranks=2)
+    found = found_in(tmp_path)
+    message = "on_train_epoch_end failed in a process that does not run training_step to its end"
+    assert found["keeps", "1"]["error"].startswith(message) and found["keeps", "0"]["error"]

@@ -19,7 +19,6 @@ from bppsa_lightning.layerpipe.capture import StepRandomness
 from bppsa_lightning.layerpipe.channels import Channel
 from bppsa_lightning.layerpipe.delayed import DelayedPipeline
 from bppsa_lightning.layerpipe.delays import layer_delays, spans
-from bppsa_lightning.layerpipe.options import options_of, with_options
 from bppsa_lightning.layerpipe.plan import at_home
 from bppsa_lightning.layerpipe.stage import Stage
 from bppsa_lightning.layerpipe.trace import Event, Trace, observed_delays
@@ -276,13 +275,35 @@ def test_a_step_s_noise_is_one_in_both_stages():
     assert drawn["first"] == drawn["last"] and drawn["first"][0] != drawn["first"][1]
 
 
-def test_options_come_back():
-    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0, momentum=0.5)
-    old = options_of(optimizer)
-    optimizer.param_groups[0]["lr"] = 0.1
-    with with_options(optimizer, old):
-        assert optimizer.param_groups[0]["lr"] == 1.0
-    assert optimizer.param_groups[0]["lr"] == 0.1 and optimizer.param_groups[0]["momentum"] == 0.5
+def test_a_second_gradient_in_a_step_is_refused():
+    closure = refuse.asked_once(torch.optim.Adadelta([nn.Parameter(torch.ones(1))]), lambda: 3)
+    assert closure() == 3
+    with pytest.raises(ValueError, match="configure_optimizers: found 'Adadelta' with"):
+        closure()
+
+
+class Unused(nn.Module):
+    """With a weight that its output does not depend on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x):
+        return 2 * x
+
+
+@pytest.mark.parametrize("layer", [Unused(), nn.Linear(3, 3).requires_grad_(False)])
+@pytest.mark.parametrize("index", [0, 1])
+def test_no_gradient_of_weights_that_an_output_does_not_depend_on(index, layer):
+    """And not of what is trained only since its forward."""
+    stage = Stage([nn.ReLU(), layer][1 - index :], range(1 + index), Stash([]), Trace(False))
+    layer.requires_grad_(isinstance(layer, Unused))
+    stage.forward(0, torch.ones(2, 3))
+    layer.requires_grad_()
+    assert stage.input_gradients(0, torch.ones(2, 3)) is None
+    stage.weight_gradients(0)
+    assert all(p.grad is None for p in layer.parameters()) and not stage.under_way
 
 
 def test_loaders_draw_from_their_own_generators():

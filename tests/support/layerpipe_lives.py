@@ -5,6 +5,7 @@
 With "pipe" the other process is started in the same way. Writes FOLDER/<case>_<stock|rank>.pt.
 """
 
+import os
 import sys
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,15 +14,22 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging, LearningRateFinder, ModelPruning
+from lightning.pytorch.callbacks import (
+    EMAWeightAveraging,
+    LearningRateFinder,
+    ModelCheckpoint,
+    ModelPruning,
+)
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, random_split
+from torchmetrics import MeanMetric
 
 import bppsa_lightning as bl
 from support.layerpipe_training import CLASSES, Model, data, perceptron, trainer
 
 TIMEOUT = timedelta(seconds=290)
+RANK = int(os.environ.get("LOCAL_RANK", 0))
 
 
 class Lived(Model):
@@ -67,6 +75,82 @@ class OneCycle(Lived):
         optimizer, steps = super().configure_optimizers(), self.trainer.estimated_stepping_batches
         cycle = lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=int(steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cycle, "interval": "step"}}
+
+
+class Mixed(Lived):
+    """Draws on the device which samples are mixed."""
+
+    def on_after_batch_transfer(self, batch, _) -> Any:
+        x, y = batch
+        return (x + x[torch.randperm(len(x))]) / 2, y
+
+
+class Computed(Lived):
+    """A metric that is computed, and logged, at the end of an epoch; the learning rate obeys it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = MeanMetric()
+
+    def training_step(self, batch, index) -> Tensor:
+        loss = super().training_step(batch, index)
+        self.mean(-loss.detach())
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        self.log("mean", self.mean.compute())
+        self.mean.reset()
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        falls = lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=0, threshold=0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": falls, "monitor": "mean"}}
+
+
+class Noisy(Lived):
+    """A validation whose result is another in each process."""
+
+    def val_dataloader(self) -> DataLoader:
+        return self.train_dataloader()
+
+    def validation_step(self, batch, index) -> None:
+        self.log("noise", torch.rand(()) + RANK)
+
+
+class Split(Lived):
+    """Data that each process has split by itself."""
+
+    def train_dataloader(self) -> DataLoader:
+        part, _ = random_split(data(count=60), [30, 30])
+        return DataLoader(part, batch_size=6)
+
+
+class Keeps(Lived):
+    """What a training step keeps is only where it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Tensor] = []
+
+    def training_step(self, batch, index) -> Tensor:
+        loss = super().training_step(batch, index)
+        self.kept.append(loss.detach())
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        torch.stack(self.kept)
+
+
+class Twice(Lived):
+    """An optimizer that asks for two gradients in a step."""
+
+    def configure_optimizers(self) -> Any:
+        class Sharp(torch.optim.SGD):
+            def step(self, closure=None):
+                closure()
+                return super().step(closure)
+
+        return Sharp(self.parameters(), 0.1)
 
 
 class Frozen(Lived):
@@ -139,6 +223,14 @@ CASES = {
     "recurrent": Case("gpipe", lambda: Lived(recurrent)),
     "recurrent_zero_bubble": Case("zero_bubble", lambda: Lived(recurrent)),
     "pruned": Case("gpipe", Lived, prunes, {"precision": "32-true", "max_epochs": 3}),
+    "mixed": Case("gpipe", Mixed),
+    "computed": Case("gpipe", Computed, settings={"max_epochs": 4}),
+    "noisy": Case(
+        "gpipe",
+        Noisy,
+        lambda: [ModelCheckpoint(Path(sys.argv[1]) / "best", "{step}-{noise:.6f}", "noise")],
+        {"enable_checkpointing": True, "val_check_interval": 0.5},
+    ),
     "searched": Case("layerpipe", Lived, lambda: [LearningRateFinder(num_training_steps=9)]),
 }
 # They end the process group: last, and one a run.
@@ -146,6 +238,9 @@ FAILING = {
     "penalised": Case("gpipe", Penalised),
     "penalised_zero_bubble": Case("zero_bubble", Penalised),
     "skips": Case("gpipe", Skips),
+    "split": Case("layerpipe", Split),
+    "keeps": Case("gpipe", Keeps),
+    "twice": Case("pipedream", Twice),
 }
 
 
@@ -157,14 +252,25 @@ def run(folder: Path, name: str, case: Case, stock: bool) -> None:
         strategy = bl.LayerPipeStrategy(case.schedule, cuts=cuts, timeout=TIMEOUT)
     settings = {"max_epochs": 2, "callbacks": case.callbacks(), **case.settings}
     train = trainer(strategy, 1 if stock else 2, **settings)
+    torch.manual_seed(7 + RANK)
     left: dict[str, Any] = {"error": ""}
     try:
         train.fit(model)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         left["error"] = str(error)
     left["timeouts"] = [timeout == TIMEOUT for timeout in model.timeouts]
     left |= {"weights": model.state_dict(), "rates": model.rates, "steps": train.global_step}
+    left["best"] = getattr(train.checkpoint_callback, "best_model_path", "")
     torch.save(left, folder / f"{name}_{'stock' if stock else train.global_rank}.pt")
+
+
+def run_alone(folder: Path) -> None:
+    """Layers that draw, in a pipeline of one process and in none."""
+    for name, strategy in (("stock", "auto"), ("0", bl.LayerPipeStrategy())):
+        model = Lived(lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, CLASSES)))
+        torch.manual_seed(7)
+        trainer(strategy, 1).fit(model, DataLoader(data(count=60), batch_size=6, shuffle=True))
+        torch.save(model.state_dict(), folder / f"alone_{name}.pt")
 
 
 def main() -> None:
@@ -172,6 +278,8 @@ def main() -> None:
     folder, way = Path(sys.argv[1]), sys.argv[2]
     for name, case in CASES.items() if way in ("stock", "pipe") else [(way, FAILING[way])]:
         run(folder, name, case, way == "stock")
+    if way == "stock":
+        run_alone(folder)
 
 
 if __name__ == "__main__":

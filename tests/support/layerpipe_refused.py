@@ -48,6 +48,37 @@ class Detached(Model):
         return self.net(batch[0]).detach().sum().requires_grad_()
 
 
+class Kept(Model):
+    """A penalty on what a hook keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = []
+        self.net[4].register_forward_pre_hook(lambda _, inputs: self.kept.append(inputs[0]))
+
+    def training_step(self, batch, index):
+        return super().training_step(batch, index) + self.kept.pop().square().mean()
+
+
+class Before(Model):
+    """With layers before the chain, which are trained from the second epoch on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Linear(4, 4).requires_grad_(False)
+
+    def loss(self, batch):
+        return self.net(self.before(batch[0])).sum()
+
+    def on_train_epoch_start(self) -> None:
+        self.before.requires_grad_(self.current_epoch == 1)
+
+
+class UsedBefore(Model):
+    def loss(self, batch):
+        return self.net(batch[0] + self.net[0].bias.sum()).sum()
+
+
 class LBFGS(Model):
     def configure_optimizers(self):
         return torch.optim.LBFGS(self.parameters())
@@ -120,6 +151,9 @@ CASES = {
     "sync_batchnorm": (Model, {}, {"sync_batchnorm": True}),
     "average, mixed": (Model, {"versions": "average"}, {"precision": "bf16-mixed"}),
     "lbfgs": (LBFGS, {}, {}),
+    "kept": (Kept, {}, {}),
+    "unfrozen": (Before, {"chain": "net"}, {"max_epochs": 2}),
+    "used before": (UsedBefore, {}, {}),
     "twice": (Twice, {}, {}),
     "never": (Never, {}, {}),
     "detached": (Detached, {}, {}),
