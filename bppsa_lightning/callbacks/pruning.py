@@ -26,7 +26,7 @@ from bppsa_lightning.callbacks._pruned_state import (
     reorder,
 )
 from bppsa_lightning.explain import explain
-from bppsa_lightning.pruned.compact import CompactWeight, expanded_state
+from bppsa_lightning.pruned.compact import CompactWeight, expand_copies, expanded_state
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -228,6 +228,8 @@ class SparseJacobianPruning(ModelPruning):
             for weight in callback._compact:
                 weight.expand(self._optimizers)
             callback._compact = []
+        if self._model is not None:
+            expand_copies(self._model, self._optimizers)
 
     @property
     def _all(self) -> list[SparseJacobianPruning]:

@@ -79,7 +79,8 @@ def forward(
         own = list(islice(flat, count))
         output, kept = layer.forward(x, own)
         layers.append(layer)
-        saved += [x, kept, *own]
+        # As x.data, it may be changed in place by whoever was given it as a run's output.
+        saved += [x if layer.reads_input else x.data, kept, *own]
         x, layer.output_size = output, tuple(output.shape[1:])
         largest = max(largest, *map(math.prod, (layer.input_size, layer.output_size)))
     return x, layers, saved, largest

@@ -27,25 +27,31 @@ _FUNCTIONS: dict[type[nn.Module], str] = {
     nn.GELU: "gelu",
     nn.SiLU: "silu",
 }
+_OF_THE_OUTPUT = {nn.ReLU, nn.Tanh, nn.Sigmoid}  # PyTorch keeps that for their backward
 
 
 class ElementwiseLayer(DiagonalLayer):
     kinds = dict.fromkeys(_FUNCTIONS, ANY_DIMS)
+    option_names = ("negative_slope", "approximate")
+
+    @staticmethod
+    def can_begin(module: Any) -> bool:
+        return type(module) not in _OF_THE_OUTPUT and not getattr(module, "inplace", False)
 
     def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
-        m = self.module
+        m, (negative_slope, approximate) = self.module, self.options
         if isinstance(m, nn.LeakyReLU):
-            return F.leaky_relu(x, m.negative_slope), None
+            return F.leaky_relu(x, negative_slope), None
         if isinstance(m, nn.GELU):
-            return F.gelu(x, approximate=m.approximate), None
+            return F.gelu(x, approximate=approximate), None
         # Not the module's forward, which may work in place.
         return getattr(F, _FUNCTIONS[type(m)])(x), None
 
     def _slope(self, x: Tensor) -> Tensor:
-        m, name = self.module, _FUNCTIONS[type(self.module)]
-        if name == "gelu" and m.approximate == "tanh":
+        name, (negative_slope, approximate) = _FUNCTIONS[type(self.module)], self.options
+        if name == "gelu" and approximate == "tanh":
             name = "gelu_tanh"
-        return jacobians.elementwise_values(name, x, getattr(m, "negative_slope", 0.0))
+        return jacobians.elementwise_values(name, x, negative_slope or 0.0)
 
     def vjp(self, g: Tensor, call: LayerCall) -> Tensor:
         return g * self._slope(call.x)
@@ -56,6 +62,11 @@ class ElementwiseLayer(DiagonalLayer):
 
 class DropoutLayer(DiagonalLayer):
     kinds = {nn.Dropout: ANY_DIMS}
+    reads_input = False
+
+    @staticmethod
+    def can_begin(module: Any) -> bool:
+        return False
 
     def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
         p = self.module.p
@@ -84,6 +95,11 @@ class DropoutLayer(DiagonalLayer):
 
 class ReshapeLayer(DiagonalLayer):
     kinds = {nn.Flatten: ANY_DIMS, nn.Identity: ANY_DIMS}
+    reads_input = False
+
+    @staticmethod
+    def can_begin(module: Any) -> bool:
+        return False
 
     @staticmethod
     def unsupported(module: Any) -> str | None:
@@ -106,6 +122,7 @@ class ReshapeLayer(DiagonalLayer):
 
 class BatchNormLayer(DiagonalLayer):
     kinds = {nn.BatchNorm1d: (2, 3), nn.BatchNorm2d: (4,)}
+    option_names = ("eps",)
 
     @staticmethod
     def unsupported(module: Any) -> str | None:
@@ -116,12 +133,12 @@ class BatchNormLayer(DiagonalLayer):
     def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
         m = self.module
         weight, bias = parameters or (None, None)
-        return F.batch_norm(x, m.running_mean, m.running_var, weight, bias, eps=m.eps), None
+        (eps,) = self.options
+        return F.batch_norm(x, m.running_mean, m.running_var, weight, bias, eps=eps), None
 
     def _scale(self, parameters: Sequence[Tensor]) -> Tensor:
-        return batch_norm_scale(
-            self.module.running_var, parameters[0] if parameters else None, self.module.eps
-        )
+        (eps,) = self.options
+        return batch_norm_scale(self.module.running_var, parameters[0] if parameters else None, eps)
 
     def _per_channel(self, numbers: Tensor) -> Tensor:
         return numbers.view(-1, *[1] * (len(self.input_size) - 1))
@@ -134,10 +151,10 @@ class BatchNormLayer(DiagonalLayer):
     ) -> list[Tensor | None]:
         if not wanted:
             return []
-        m, x = self.module, call.x
+        m, x, (eps,) = self.module, call.x, self.options
         others = [d for d in range(x.dim()) if d != 1]
         normal = (x - self._per_channel(m.running_mean)) * self._per_channel(
-            torch.rsqrt(m.running_var + m.eps)
+            torch.rsqrt(m.running_var + eps)
         )
         return [
             (g * normal).sum(others) if wanted[0] else None,

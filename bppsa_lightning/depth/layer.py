@@ -31,7 +31,7 @@ class LayerCall(NamedTuple):
 
 
 class DepthLayer:
-    """One layer of a chain, in one shape of input.
+    """One layer of a chain, in one shape of input, with the options that its module has now.
 
     Args:
         module: the layer.
@@ -39,15 +39,40 @@ class DepthLayer:
 
     Attributes:
         kinds: the classes of modules, each with the dimensions that its input can have, B counted.
+        option_names: attributes of the modules that results depend on; what a class lacks is None.
+        options: their values; a backward has those of its forward.
+        reads_input: whether the backward needs the numbers of the input, or its shape alone.
         output_size: as `input_size`, of the output; empty before the first call.
     """
 
     kinds: Mapping[type[nn.Module], Collection[int]] = {}
+    option_names: Sequence[str] = ()
+    reads_input = True
     output_size: tuple[int, ...] = ()
 
     def __init__(self, module: Any, input_size: tuple[int, ...]) -> None:
         self.module = module
         self.input_size = input_size
+        self.options = self.options_of(module)
+
+    @classmethod
+    def options_of(cls, module: Any) -> tuple[Any, ...]:
+        """The values of `option_names` as they are now."""
+        values = (getattr(module, name, None) for name in cls.option_names)
+        return tuple(tuple(v) if isinstance(v, list) else v for v in values)
+
+    def is_of(self, module: Any) -> bool:
+        """Whether it is that of a module with its present options."""
+        return self.module is module and self.options == self.options_of(module)
+
+    @staticmethod
+    def can_begin(module: Any) -> bool:
+        """Whether a run may begin with a module: it changes its input as little as the run does.
+
+        And PyTorch keeps the input for the backward, as the run does, so that nobody else changes
+        it until then.
+        """
+        return True
 
     @staticmethod
     def unsupported(module: Any) -> str | None:

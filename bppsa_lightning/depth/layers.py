@@ -19,6 +19,7 @@ _LAYERS: dict[type[nn.Module], type[DepthLayer]] = {
         diagonal.BatchNormLayer,
         pooling.MaxPoolLayer,
         pooling.AveragePoolLayer,
+        pooling.AdaptivePoolLayer,
     )
     for kind in layer.kinds
 }
@@ -43,6 +44,11 @@ def parameters_of(module: Any) -> list[Tensor]:
 def fits_input(module: nn.Module, dims: int) -> bool:
     """Whether the Jacobian of a supported module is that of an input of so many dimensions."""
     return dims in _LAYERS[type(module)].kinds[type(module)]
+
+
+def can_begin(module: nn.Module) -> bool:
+    """Whether a run may begin with a supported module."""
+    return _LAYERS[type(module)].can_begin(module)
 
 
 def layer_of(module: nn.Module, input_size: tuple[int, ...]) -> DepthLayer:

@@ -24,26 +24,23 @@ class PoolLayer(FixedLayer):
 
 class MaxPoolLayer(PoolLayer):
     kinds = {nn.MaxPool2d: (4,)}
+    option_names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 
     @staticmethod
     def unsupported(module: Any) -> str | None:
         return "return_indices" if module.return_indices else None
 
-    def __init__(self, module: Any, input_size: tuple[int, ...]) -> None:
-        super().__init__(module, input_size)
-        m = module
-        self._window = (m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode)
-
     def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
-        return F.max_pool2d_with_indices(x, *self._window)
+        return F.max_pool2d_with_indices(x, *self.options)
 
     def vjp(self, g: Tensor, call: LayerCall) -> Tensor:
+        *sizes, ceil_mode = self.options
         return torch.ops.aten.max_pool2d_with_indices_backward(
-            g, call.x, *(_two(v) for v in self._window[:4]), self._window[4], call.kept
+            g, call.x, *(_two(v) for v in sizes), ceil_mode, call.kept
         )
 
     def _build_pattern(self) -> Pattern:
-        self._jacobian = jacobians.max_pool2d_pattern(self.input_size, *self._window)
+        self._jacobian = jacobians.max_pool2d_pattern(self.input_size, *self.options)
         return self._jacobian.pattern
 
     def values(self, call: LayerCall) -> Tensor:
@@ -51,27 +48,41 @@ class MaxPoolLayer(PoolLayer):
 
 
 class AveragePoolLayer(PoolLayer):
-    kinds = {nn.AvgPool2d: (4,), nn.AdaptiveAvgPool2d: (4,)}
+    kinds = {nn.AvgPool2d: (4,)}
+    option_names = (
+        "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override",
+    )  # fmt: skip
 
     def _arguments(self) -> tuple[Any, ...]:
-        m = self.module
-        sizes = (_two(m.kernel_size), _two(m.stride), _two(m.padding))
-        return (*sizes, m.ceil_mode, m.count_include_pad, m.divisor_override)
+        return (*map(_two, self.options[:3]), *self.options[3:])
 
     def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
-        return self.module(x), None
+        return F.avg_pool2d(x, *self._arguments()), None
 
     def vjp(self, g: Tensor, call: LayerCall) -> Tensor:
-        if isinstance(self.module, nn.AdaptiveAvgPool2d):
-            return torch.ops.aten._adaptive_avg_pool2d_backward(g, call.x)
         return torch.ops.aten.avg_pool2d_backward(g.contiguous(), call.x, *self._arguments())
 
     def _build_pattern(self) -> Pattern:
-        m, size = self.module, self.input_size
-        if isinstance(m, nn.AdaptiveAvgPool2d):
-            self._jacobian = jacobians.adaptive_avg_pool2d_pattern(size, _two(m.output_size))
-        else:
-            self._jacobian = jacobians.avg_pool2d_pattern(size, *self._arguments())
+        self._jacobian = jacobians.avg_pool2d_pattern(self.input_size, *self._arguments())
+        return self._jacobian.pattern
+
+    def values(self, call: LayerCall) -> Tensor:
+        return self._jacobian.values(call.x.dtype, call.x.device)
+
+
+class AdaptivePoolLayer(PoolLayer):
+    kinds = {nn.AdaptiveAvgPool2d: (4,)}
+    option_names = ("output_size",)
+
+    def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
+        return F.adaptive_avg_pool2d(x, *self.options), None
+
+    def vjp(self, g: Tensor, call: LayerCall) -> Tensor:
+        return torch.ops.aten._adaptive_avg_pool2d_backward(g, call.x)
+
+    def _build_pattern(self) -> Pattern:
+        (size,) = self.options
+        self._jacobian = jacobians.adaptive_avg_pool2d_pattern(self.input_size, _two(size))
         return self._jacobian.pattern
 
     def values(self, call: LayerCall) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.module import _has_any_global_hook
 
 from bppsa_lightning import planner
 from bppsa_lightning._context import (
@@ -84,7 +85,8 @@ class FeedforwardChain(Scriptable, Chain):
 
     Its maximal runs of layers with known Jacobians are chains over depth: their backward is
     "linear", layer by layer with PyTorch's own kernels, or "blelloch", `levels` levels of products
-    of sparse Jacobians. Other layers between them run as they are.
+    of sparse Jacobians. Other layers between them run as they are, and so do those that cannot
+    begin a run: which change its input, or let others change it before the backward.
 
     Attributes:
         levels: up-sweep levels of "blelloch"; products that do not pay off in memory (`budget`) are
@@ -119,11 +121,13 @@ class FeedforwardChain(Scriptable, Chain):
         reason = _unsupported_call(input, self.algorithm)
         if self.divided is not None and self.divided.sharded:
             return self._sharded(modules, input, reason)
+        if reason is None and _has_any_global_hook():
+            reason = "a global hook looks at every module's calls"
         scanned = False
         i = 0
         while i < len(modules):
             j = i if reason else _end_of_run(modules, i, input)
-            if j - i >= 2:
+            if j - i >= 2 and layers.can_begin(modules[i]):
                 input, scanned = self._run(modules[i:j], i, input), True
                 i = j
             else:
@@ -207,7 +211,7 @@ class FeedforwardChain(Scriptable, Chain):
         """The layer at a position of the stack, with the patterns it has built so far."""
         key = (position, input_size)
         layer = self._layers.get(key)
-        if layer is None or layer.module is not module:
+        if layer is None or not layer.is_of(module):
             layer = self._layers[key] = layers.layer_of(module, input_size)
         return layer
 

@@ -76,20 +76,28 @@ class LinearLayer(WeightedLayer):
 
 class ConvolutionLayer(WeightedLayer):
     kinds = {nn.Conv1d: (3,), nn.Conv2d: (4,)}
+    option_names = ("stride", "padding", "dilation", "groups")
+
+    @classmethod
+    def options_of(cls, module: Any) -> tuple[Any, ...]:
+        dims = len(module.kernel_size)
+        *sizes, groups = super().options_of(module)
+        return (*((v,) * dims if isinstance(v, int) else v for v in sizes), groups)
 
     @staticmethod
     def unsupported(module: Any) -> str | None:
         if module.padding_mode != "zeros":
             return f"padding_mode {module.padding_mode!r}"
-        if isinstance(module.padding, str) and len(set(sum(_paddings(module), ()))) > 1:
-            return "padding 'same' with an even kernel"
+        if isinstance(module.padding, str):
+            options = ConvolutionLayer.options_of(module)
+            if len(set(sum(_paddings(module.kernel_size, options), ()))) > 1:
+                return "padding 'same' with an even kernel"
         return None
 
     def forward(self, x: Tensor, parameters: Sequence[Tensor]) -> Forward:
-        m = self.module
-        function = F.conv2d if isinstance(m, nn.Conv2d) else F.conv1d
+        function = F.conv2d if isinstance(self.module, nn.Conv2d) else F.conv1d
         bias = parameters[1] if len(parameters) > 1 else None
-        return function(x, parameters[0], bias, m.stride, m.padding, m.dilation, m.groups), None
+        return function(x, parameters[0], bias, *self.options), None
 
     def vjp(self, g: Tensor, call: LayerCall) -> Tensor:
         return self._backward(g, call, [True, False, False])[0]
@@ -103,29 +111,26 @@ class ConvolutionLayer(WeightedLayer):
         return self._backward(g, call, mask)[1 : 1 + len(wanted)]
 
     def _backward(self, g: Tensor, call: LayerCall, mask: list[bool]) -> list[Any]:
-        m, weight = self.module, call.parameters[0]
-        padding = [before for before, _ in _paddings(m)]
+        weight, (stride, _, dilation, groups) = call.parameters[0], self.options
+        padding = [before for before, _ in _paddings(tuple(weight.shape[2:]), self.options)]
         spatial = [0] * len(padding)
         return list(
             torch.ops.aten.convolution_backward(
-                g, call.x, weight, [weight.shape[0]], m.stride, padding, m.dilation, False, spatial,
-                m.groups, mask,
+                g, call.x, weight, [weight.shape[0]], stride, padding, dilation, False, spatial,
+                groups, mask,
             )
         )  # fmt: skip
 
     def _build(self, keep: Tensor) -> jacobians.WeightJacobian:
-        m = self.module
-        build = jacobians.conv2d_pattern if isinstance(m, nn.Conv2d) else jacobians.conv1d_pattern
-        return build(keep, self.input_size, m.stride, m.padding, m.dilation, m.groups)
+        of_images = isinstance(self.module, nn.Conv2d)
+        build = jacobians.conv2d_pattern if of_images else jacobians.conv1d_pattern
+        return build(keep, self.input_size, *self.options)
 
 
-def _paddings(module: Any) -> list[tuple[int, int]]:
+def _paddings(kernel: tuple[int, ...], options: Sequence[Any]) -> list[tuple[int, int]]:
     """(before, after) of each axis of a convolution."""
-    if not isinstance(module.padding, str):
-        return [(p, p) for p in module.padding]
-    dims = len(module.kernel_size)
-    ones = (1,) * (2 - dims)
-    padding = convolution_padding(
-        module.padding, ones + module.kernel_size, ones + module.stride, ones + module.dilation
-    )
-    return padding[2 - dims :]
+    stride, padding, dilation, _ = options
+    if not isinstance(padding, str):
+        return [(p, p) for p in padding]
+    of_two = [(1, *sizes)[-2:] for sizes in (kernel, stride, dilation)]
+    return convolution_padding(padding, *of_two)[-len(kernel) :]

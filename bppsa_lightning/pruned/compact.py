@@ -7,7 +7,7 @@ the dense one's place in the optimizers; the module's ``state_dict`` and ``load_
 dense.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from bppsa_lightning import ops
 from bppsa_lightning.ops._checks import FLOATS
+from bppsa_lightning.pruned.find import sparse_layers
 from bppsa_lightning.pruned.layer import SparseLayer
 
 _NAME = "weight_orig"
@@ -31,6 +32,8 @@ _ELEMENTWISE = {
 
 class CompactWeight:
     """Compact from its construction until `expand`.
+
+    A deep copy or a pickle of the module has one of its own, of which no optimizer knows.
 
     Args:
         layer: attached, its ``weight_orig`` dense.
@@ -49,12 +52,18 @@ class CompactWeight:
         self.dense: nn.Parameter = layer.module._parameters[_NAME]
         self.values = nn.Parameter(self.compacted(self.dense), self.dense.requires_grad)
         layer.module._parameters[_NAME] = self.values
-        swap_parameter(optimizers, self.dense, self.values, self.compacted)
+        layer.compact = self
+        self._optimizers = list(optimizers)
+        swap_parameter(self._optimizers, self.dense, self.values, self.compacted)
+        self.dense.grad = None
         self._hooks = (
             # torch writes an attribute on this one, which a bound method does not take.
             layer.module.register_state_dict_post_hook(partial(self._on_state_dict)),
             layer.module.register_load_state_dict_pre_hook(self._on_load_state_dict),
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_optimizers": []}
 
     @staticmethod
     def is_compactable(layer: SparseLayer) -> bool:
@@ -71,17 +80,19 @@ class CompactWeight:
         Args:
             layer: attached, its ``weight_orig`` dense.
             model: all whose modules might share the parameter.
-            optimizers: all that might hold it.
+            optimizers: all that are known and might hold it.
         """
         weight = layer.module._parameters[_NAME]
         if sum(weight is p for m in model.modules() for p in m._parameters.values()) > 1:
             return "another module has the same weight"
         if weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None):
             return "its weight has a hook"
-        for optimizer in optimizers:
-            held = any(p is weight for group in optimizer.param_groups for p in group["params"])
-            if held and type(optimizer) not in _ELEMENTWISE:
+        holders = [o for o in optimizers if any(p is weight for p in _parameters_of(o))]
+        for optimizer in holders:
+            if type(optimizer) not in _ELEMENTWISE:
                 return f"{type(optimizer).__name__} may depend on a weight's shape"
+        if weight.requires_grad and not holders:  # it may be trained by one that nobody knows
+            return "no optimizer of the Trainer holds it"
         return ""
 
     def compacted(self, dense: Tensor) -> Tensor:
@@ -90,28 +101,52 @@ class CompactWeight:
 
     def expanded(self, values: Tensor) -> Tensor:
         """A tensor of the weight's shape with these survivors (nnz,), zeros elsewhere."""
-        return self.pattern.dense(values.detach()).view(self.dense.shape)
+        return self._put(values, values.new_zeros(self.dense.shape))
 
     @torch.no_grad()
     def expand(self, optimizers: Iterable[Optimizer] = ()) -> None:
-        """Puts the original parameter back, with the values of now, frozen if they are."""
-        self.dense.view(-1).index_copy_(0, self.pattern.index, self.values)
-        self.dense.requires_grad_(self.values.requires_grad)
-        self.layer.module._parameters[_NAME] = self.dense
-        swap_parameter(optimizers, self.values, self.dense, self.expanded)
+        """Puts the original parameter back, with the values of now, frozen if they are.
+
+        Args:
+            optimizers: that may hold the weight, beside those it was made with.
+        """
+        if self.layer.compact is not self:
+            return
+        self.layer.compact = None
         for hook in self._hooks:
             hook.remove()
+        values = self._values_in(self.layer.module)
+        if values is None:
+            return
+        self.dense.data = self.dense.data.to(values)  # a copy may have been moved
+        self._put(values, self.dense)
+        self.dense.requires_grad_(values.requires_grad)
+        self.layer.module._parameters[_NAME] = self.dense
+        swap_parameter((*self._optimizers, *optimizers), values, self.dense, self.expanded)
+
+    def _values_in(self, module: nn.Module) -> nn.Parameter | None:
+        """The values that are a module's weight; None if its mask was made permanent since."""
+        found = module._parameters.get(_NAME)
+        return None if found is None or found.shape == self.dense.shape else found
+
+    def _put(self, values: Tensor, dense: Tensor) -> Tensor:
+        """Writes values (nnz,) to their places in a tensor of the weight's shape."""
+        dense.view(-1).index_copy_(0, self.pattern.index.to(dense.device), values.detach())
+        return dense
 
     def _on_state_dict(
         self, module: nn.Module, state_dict: dict[str, Any], prefix: str, _: Any
     ) -> None:
-        dense = self.dense.detach().clone()
-        dense.view(-1).index_copy_(0, self.pattern.index, self.values.detach())
-        state_dict[prefix + _NAME] = dense
+        values = self._values_in(module)
+        if values is not None:
+            dense = self.dense.detach().to(values.device, values.dtype, copy=True)
+            state_dict[prefix + _NAME] = self._put(values, dense)
 
     def _on_load_state_dict(
         self, module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any
     ) -> None:
+        if self._values_in(module) is None:
+            return
         mask = state_dict.get(f"{prefix}weight_mask")
         own = self.layer.module.weight_mask
         if mask is not None and not torch.equal(mask.to(own.dtype), own):
@@ -126,6 +161,13 @@ class CompactWeight:
             state_dict[prefix + _NAME] = self.compacted(self.dense)
 
 
+def expand_copies(model: nn.Module, optimizers: Iterable[Optimizer] = ()) -> None:
+    """Expands the compact weights of copies that a model keeps of its layers."""
+    for layer in sparse_layers(model).values():
+        if layer.compact is not None:
+            layer.compact.expand(optimizers)
+
+
 def swap_parameter(
     optimizers: Iterable[Optimizer],
     old: nn.Parameter,
@@ -134,7 +176,6 @@ def swap_parameter(
 ) -> None:
     """Puts a parameter in another's place, its gradient and each optimizer's state converted."""
     new.grad = None if old.grad is None else convert(old.grad)
-    old.grad = None
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["params"] = [new if p is old else p for p in group["params"]]
@@ -158,10 +199,13 @@ def expanded_state(
     """An optimizer's `state_dict` as if no weight were compact; the given one is left as it is."""
     compact = {id(weight.values): weight for weight in weights}
     state = dict(state_dict["state"])
-    # In the order that `Optimizer.state_dict` numbers them.
-    parameters = (p for group in optimizer.param_groups for p in group["params"])
-    for index, parameter in enumerate(parameters):
+    for index, parameter in enumerate(_parameters_of(optimizer)):
         weight = compact.get(id(parameter))
         if weight is not None and index in state:
             state[index] = converted(state[index], weight.values, weight.expanded)
     return {**state_dict, "state": state}
+
+
+def _parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
+    """In the order that `Optimizer.state_dict` numbers them."""
+    return (p for group in optimizer.param_groups for p in group["params"])

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.utils import _pair
 from torch.nn.utils.prune import BasePruningMethod
 
 from bppsa_lightning import ops
@@ -30,8 +31,9 @@ class SparseLayer(Replacement):
 
     The gradient reaches ``weight_orig`` as always, exactly 0 where the mask is. The pattern is made
     when the mask is first seen, and again whenever it changes (as autograd counts changes: not by
-    way of ``weight_mask.data``). Where PyTorch's dense layer is estimated to be faster, or a call
-    brings what the kernels do not take, the dense layer runs.
+    way of ``weight_mask.data``), or the module's stride, padding, dilation or groups do. Where
+    PyTorch's dense layer is estimated to be faster, or a call brings what the kernels do not take,
+    the dense layer runs.
 
     Attributes:
         size: (B, H, W) of the last call, None before it; H and W of the input image, 1 for a linear
@@ -39,6 +41,7 @@ class SparseLayer(Replacement):
         plan: of that size: estimated seconds of both, and the choice.
         followers: classes of the layers that the last call computed in the same pass.
         binary: whether the mask that was last seen is zeros and ones; others are PyTorch's.
+        compact: the `CompactWeight` that holds the module's weight now; None of a dense one.
     """
 
     module: Any
@@ -49,16 +52,18 @@ class SparseLayer(Replacement):
         self.plan: cost.PrunedPlan | None = None
         self.followers: tuple[str, ...] = ()
         self.binary = True
+        self.compact: Any = None
         self._dense_shape: torch.Size | None = None
         self._whole = False  # the mask is ones only: its product need not be made
         self._pattern: ops.SparsePattern | None = None
         self._mask: Tensor | None = None
         self._mask_version = -1
+        self._options: tuple[Any, ...] = ()  # of the module, as the pattern has them
         self._watch = MaskWatch()
 
     def renew(self, name: str) -> None:
         """As one that was just made, but that it knows its mask, as long as that is the same."""
-        known = ("_pattern", "_mask", "_mask_version", "binary", "_whole")
+        known = ("_pattern", "_mask", "_mask_version", "_options", "binary", "_whole")
         kept = {key: self.__dict__[key] for key in known}
         super().renew(name)
         self.__dict__.update(kept)
@@ -85,20 +90,22 @@ class SparseLayer(Replacement):
 
     def _current_pattern(self) -> ops.SparsePattern:
         mask: Tensor = self.module.weight_mask
+        options = _options_of(self.module)
         # Not by _seen: Dynamo may compile that even where it leaves this function alone.
-        seen = mask is self._mask and mask._version == self._mask_version
-        if self._pattern is None or not seen:
+        same = mask is self._mask and mask._version == self._mask_version
+        if self._pattern is None or not same or options != self._options:
             version = mask._version
             with torch.inference_mode(False):  # what it holds is used in training, too
                 pattern = _pattern_of(self.module, mask)
                 binary = pattern.nnz == int((mask == 1).sum())
-            calls, again = self.calls + self.fallback_calls, self._pattern is not None
+            calls = self.calls + self.fallback_calls
+            again = self._pattern is not None and not same
             self._watch.saw_another(self.name, self.module, pattern, again, calls)
             self._mask = None  # for other threads: nothing is known until all is
             self._pattern, self.binary = pattern, binary
             self._whole = binary and pattern.nnz == mask.numel()
             self.size = self.plan = self._dense_shape = None
-            self._mask_version, self._mask = version, mask
+            self._options, self._mask_version, self._mask = options, version, mask
             self._take_hook()  # to prune again is to have another one
         return self._pattern
 
@@ -113,13 +120,13 @@ class SparseLayer(Replacement):
             self._mask_version = -1
 
     def _seen(self) -> bool:
-        """Whether the pattern is known to be of the module's mask, as it is now."""
+        """Whether the pattern is known to be of the module's mask and options, as they are now."""
         if torch.compiler.is_compiling():  # Dynamo would take the version for a constant
             return False
         mask: Tensor | None = self.module._buffers.get("weight_mask")
         if mask is None or mask is not self._mask:
             return False
-        return mask._version == self._mask_version
+        return mask._version == self._mask_version and _options_of(self.module) == self._options
 
     def known_fallback(self, input: Any) -> str | None:
         """Why the last plan, of this mask and an input of this shape, was the dense layer.
@@ -140,9 +147,10 @@ class SparseLayer(Replacement):
         """``weight_orig`` times the mask, with its graph."""
         orig, mask = self.module.weight_orig, self.module.weight_mask
         if orig.shape != mask.shape:  # only the surviving ones, see compact.py
-            if torch.compiler.is_exporting():  # for which there may be no operators of ours
-                flat = orig.new_zeros(mask.numel())
-                return flat.index_copy(0, self.pattern.index, orig).view(mask.shape)
+            known = orig.dtype in FLOATS and orig.device.type == "cpu"  # a copy may have been moved
+            if not known or recorded() or torch.compiler.is_exporting():  # no operators of ours
+                flat, index = orig.new_zeros(mask.numel()), self.pattern.index
+                return flat.index_copy(0, index.to(orig.device), orig).view(mask.shape)
             return self.pattern.dense(orig).view(mask.shape)
         return mask.to(orig.dtype) * orig
 
@@ -236,8 +244,10 @@ class SparseLayer(Replacement):
         self._take_hook()
 
     def detach(self) -> None:
-        """The module and its pruning hook as they were."""
+        """The module, its parameter and its pruning hook as they were."""
         super().detach()
+        if self.compact is not None:
+            self.compact.expand()
         hook = pruning_hook(self.module)
         if hook is not None:
             hook.__dict__.pop("apply_mask", None)
@@ -318,6 +328,8 @@ def unsupported(module: nn.Module) -> str | None:
     if isinstance(module, nn.Conv2d):
         if module.padding_mode != "zeros":
             return f"padding_mode {module.padding_mode!r}"
+        if module.padding == "same" and _pair(module.stride) != (1, 1):
+            return "padding 'same' with a stride, which PyTorch refuses"
         if type(module)._conv_forward is not nn.Conv2d._conv_forward:
             return "overrides _conv_forward"
     return None
@@ -334,9 +346,19 @@ def pruning_hook(module: nn.Module) -> BasePruningMethod | None:
 def _pattern_of(module: Any, mask: Tensor) -> ops.SparsePattern:
     if isinstance(module, nn.Linear):
         return ops.SparsePattern.of(mask)
-    left, right, top, bottom = module._reversed_padding_repeated_twice
-    padding = (top, bottom, left, right)
-    return ops.SparsePattern.of(mask, module.stride, padding, module.dilation, module.groups)
+    stride, padding, dilation, groups = _options_of(module)
+    if padding == "same":
+        total = [d * (k - 1) for d, k in zip(_pair(dilation), mask.shape[2:], strict=True)]
+        padding = [half for n in total for half in (n // 2, n - n // 2)]
+    padding = 0 if padding == "valid" else padding
+    return ops.SparsePattern.of(mask, stride, padding, dilation, groups)
+
+
+def _options_of(module: Any) -> tuple[Any, ...]:
+    """What a pattern depends on beside the mask."""
+    if isinstance(module, nn.Linear):
+        return ()
+    return module.stride, module.padding, module.dilation, module.groups
 
 
 def request_of(pattern: ops.SparsePattern, B: int, H: int, W: int) -> cost.PrunedRequest:

@@ -31,7 +31,10 @@ def samples_innermost(x: Any) -> bool:
 
 
 def _swapped(forward: Callable[[Tensor], Any], x: Tensor) -> Any:
-    output = forward(x.transpose(0, 1))
+    try:
+        output = forward(x.transpose(0, 1))
+    except RuntimeError:  # which names the sizes as they are only here
+        return forward(x)
     if isinstance(output, tuple):  # with indices: places in a channel's image of one sample
         return tuple(t.transpose(0, 1) for t in output)
     return output.transpose(0, 1)

@@ -14,6 +14,7 @@ from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.nn.utils.rnn import PackedSequence
 
 from bppsa_lightning import _overridden, _scripting, ops, planner
+from bppsa_lightning._cells import CELLS
 from bppsa_lightning._context import is_tracing, recorded
 from bppsa_lightning.chain import Chain
 from bppsa_lightning.planner import machine
@@ -248,11 +249,15 @@ class RecurrentChain(Chain):
             elif input.is_cuda:
                 on = input.device, precision.of_pytorch(input), torch.backends.cudnn.enabled
         if on is not None:
-            decided_for = input.shape, module.batch_first, self._algorithm, on, machine.generation
+            options = module.batch_first, module.mode
+            decided_for = input.shape, options, self._algorithm, on, machine.generation
             last, decision = self._decided
             if decided_for == last:
                 return decision
-        decision = _Decision(reason=support.unsupported_input(self.config, module, input))
+        reason = support.unsupported_input(self.config, module, input)
+        if CELLS.get(module.mode.lower()) != self.config.cell:
+            reason = f"its mode has become {module.mode} since it was attached"
+        decision = _Decision(reason=reason)
         if decision.reason is None:
             request = self._request(input)
             reason = planner.fallback_reason(request)

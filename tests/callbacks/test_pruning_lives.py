@@ -3,6 +3,8 @@
 The judge is Lightning's own ModelPruning with the same settings.
 """
 
+import copy
+
 import pytest
 import torch
 from lightning.pytorch.callbacks import (
@@ -223,3 +225,55 @@ def test_weights_are_averaged_beside_it(pruned_by):
     for name, value in model.named_parameters():
         wanted = torch.where(value == 0, 0, average.kept[name])
         torch.testing.assert_close(value.detach(), wanted)
+
+
+class Manual(Network):
+    """Its optimizer is nobody's but its own."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        super().__init__()
+        self.automatic_optimization = False
+
+    def configure_optimizers(self):
+        self.own = sgd(self.parameters())
+
+    def training_step(self, batch, batch_idx):
+        self.own.zero_grad()
+        super().training_step(batch, batch_idx).backward()
+        self.own.step()
+
+
+def test_an_optimizer_that_the_trainer_does_not_hold_keeps_dense_parameters(caplog):
+    with caplog.at_level("INFO"):
+        assert assert_same_training(Manual)[1] == [4, 4, 2]
+    assert "stays dense: no optimizer of the Trainer holds it" in caplog.text
+
+
+class Copied(Optimized):
+    """Keeps a copy of what it trains."""
+
+    def __init__(self):
+        super().__init__(sgd)
+        self.copied = None
+
+    def on_train_epoch_end(self):
+        if self.current_epoch == 1:
+            with torch.no_grad():  # what has a graph cannot be copied
+                self(torch.zeros(1, 1, 8, 8, dtype=torch.float64))
+            self.copied = copy.deepcopy(self.net)
+
+
+@pytest.mark.parametrize("permanent", [True, False])
+@pytest.mark.parametrize("strategy", ["auto", "bppsa"])
+def test_a_copy_that_the_model_keeps_ends_as_the_model_does(strategy, permanent):
+    how = {**HOW, "at_epochs": [0, 2], "make_pruning_permanent": permanent}
+    settings = {"strategy": strategy, "max_epochs": 4}
+    stock = fit(as_stock(**how), model=Copied(), **settings)
+    ours = fit(bl.SparseJacobianPruning(**how), model=Copied(), **settings)
+    assert ours.losses == pytest.approx(stock.losses, rel=1e-9)
+    assert ours.state_dict().keys() == stock.state_dict().keys()
+    mine, theirs = (dict(model.copied.named_parameters()) for model in (ours, stock))
+    assert {n: p.shape for n, p in mine.items()} == {n: p.shape for n, p in theirs.items()}
+    x = torch.randn(2, 1, 8, 8, dtype=torch.float64)
+    torch.testing.assert_close(ours.copied(x), stock.copied(x))

@@ -125,3 +125,104 @@ def test_compiled_models_take_pytorch_s_path():
     compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
     x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     assert relative_error(compiled(x), stock(x)) < 1e-12 and chain.calls == 0
+
+
+class Residual(nn.Module):
+    """Adds its input to what it makes of it, in place or not."""
+
+    def __init__(self, first, in_place, *others):
+        super().__init__()
+        self.before = nn.Linear(4, 4)
+        self.block = nn.Sequential(first, *others, nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        self.in_place = in_place
+
+    def forward(self, x):
+        x = self.before(x)
+        if not self.in_place:
+            return self.block(x) + x
+        x += self.block(x)
+        return x
+
+
+RESIDUAL = {
+    "changes its input": lambda: Residual(nn.ReLU(inplace=True), False),
+    "passes it on": lambda: Residual(nn.Identity(), False, nn.Flatten(), nn.SiLU(inplace=True)),
+    "drops it": lambda: Residual(nn.Dropout(0.5, inplace=True), False),
+    "input changes: relu": lambda: Residual(nn.ReLU(), True),
+    "input changes: tanh": lambda: Residual(nn.Tanh(), True),
+    "input changes: sigmoid": lambda: Residual(nn.Sigmoid(), True, nn.Identity()),
+    "input changes: dropout": lambda: Residual(nn.Dropout(0.5), True),
+}
+
+
+@pytest.mark.parametrize("algorithm", ["linear", "blelloch"])
+@pytest.mark.parametrize("make", RESIDUAL.values(), ids=RESIDUAL)
+def test_the_input_changes_where_pytorch_changes_it_or_lets_it_be_changed(make, algorithm):
+    stock, ours, (chain,) = pair(make, algorithm, 2)
+    x = torch.randn(3, 4, dtype=torch.float64)
+    assert_same(gradients(ours, x), gradients(stock, x), 1e-12)
+    assert chain.calls == 1
+
+
+PASSING = {
+    "to the end": [nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Identity(), nn.Flatten()],
+    "in evaluation": [nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Dropout(0.0)],
+    "all": [nn.Identity(), nn.Flatten(), nn.Identity()],
+}
+
+
+@pytest.mark.parametrize("layers", PASSING.values(), ids=PASSING)
+def test_an_output_behind_layers_that_pass_it_on_may_be_changed(layers):
+    stock = nn.Sequential(*layers).double()
+    ours = copy.deepcopy(stock)
+    bl.attach(ours, "linear")
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    found, wanted = (torch.autograd.grad(m(x * 1).mul_(2).sum(), x)[0] for m in (ours, stock))
+    assert relative_error(found, wanted) < 1e-12
+
+
+def options():
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.LeakyReLU(0.1), nn.MaxPool2d(2), nn.AvgPool2d(2),
+        nn.GELU(), nn.AdaptiveAvgPool2d(2), nn.BatchNorm2d(4).eval(), nn.Conv2d(4, 2, 1),
+    )  # fmt: skip
+
+
+OPTIONS = [
+    (0, {"dilation": 2, "padding": 2}), (0, {"stride": (2, 2)}), (1, {"negative_slope": 0.7}),
+    (2, {"kernel_size": 3, "stride": 2, "padding": 1}), (2, {"kernel_size": [2, 4]}),
+    (3, {"kernel_size": (1, 2)}), (3, {"divisor_override": 3}), (4, {"approximate": "tanh"}),
+    (5, {"output_size": (1, 2)}), (6, {"eps": 1.0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ["linear", "blelloch"])
+def test_options_hold_as_they_are_in_a_forward(algorithm):
+    stock, ours, _ = pair(options, algorithm, 2)
+    x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    for place, changed in OPTIONS:
+        outputs = {}
+        for model in (stock, ours):  # of the backward the options before
+            model.zero_grad()
+            outputs[model] = model(x)
+            vars(model[place]).update(changed)
+        found, wanted = (
+            torch.autograd.grad(outputs[m].square().sum(), [*m.parameters()]) for m in (ours, stock)
+        )
+        for a, b in zip(found, wanted, strict=True):
+            assert relative_error(a, b) < 1e-10, changed
+        assert_same(gradients(ours, x), gradients(stock, x), 1e-10)
+
+
+def test_global_hooks_see_every_module():
+    stock, ours, (chain,) = pair(lenet, "linear", 0)
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    seen = {stock: [], ours: []}
+    for model, names in seen.items():
+        hook = nn.modules.module.register_module_forward_hook(
+            lambda module, *_, names=names: names.append(type(module).__name__)
+        )
+        with hook:
+            gradients(model, x)
+    assert seen[ours] == seen[stock] and len(seen[ours]) == 13
+    assert "global hook" in chain.reason

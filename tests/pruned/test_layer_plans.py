@@ -13,6 +13,7 @@ from torch.nn.utils import parametrize, prune
 from torch.utils.checkpoint import checkpoint
 
 import bppsa_lightning as bl
+from bppsa_lightning._replacement import Made
 from bppsa_lightning.planner import cost_pruned as cost
 from bppsa_lightning.pruned.layer import SparseLayer
 
@@ -183,3 +184,34 @@ def test_a_copy_knows_nothing_of_the_mask(monkeypatch, amount, duplicate):
         weight = other[0].weight_orig * other[0].weight_mask
         wanted = nn.functional.conv2d(image(), weight, other[0].bias, padding="same")
         assert relative_error(other[0](image()), wanted) < 1e-12
+
+
+CHANGED = {
+    "dilation": {"dilation": (2, 2)},  # with padding="same", which follows it
+    "padding": {"padding": (2, 0)},
+    "stride": {"padding": 1, "stride": 2},
+}
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+@pytest.mark.parametrize("options", CHANGED.values(), ids=CHANGED)
+def test_options_that_change_are_seen_as_a_mask_is(options, renewed):
+    stock, ours = twins()
+    results(ours, image())
+    layer = ours[0].forward
+    if renewed:  # as from run to run
+        layer.detach()
+        layer = Made([layer])(SparseLayer, "0", ours[0])
+        layer.attach()
+    for model in (stock, ours):
+        vars(model[0]).update(options)
+    assert_close(results(ours[:3], image()), results(stock[:3], image()), 1e-12)
+    assert layer.reason is None and layer.calls > 0
+
+
+def test_a_stride_that_pytorch_refuses_beside_its_padding():
+    _, ours = twins()
+    ours(image())
+    ours[0].stride = 2  # its padding is "same"
+    with pytest.raises(RuntimeError, match="not supported for strided convolutions"):
+        ours(image())

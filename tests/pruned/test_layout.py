@@ -63,3 +63,14 @@ def test_layers_between_are_the_same_on_the_view(pool):
     plain = torch.randn(B, 4, 7, 7, dtype=torch.float64)
     ours(plain)
     assert (ours.forward.calls, ours.forward.fallback_calls) == (1, 1)
+
+
+def test_a_pooling_that_does_not_fit_has_pytorchs_message():
+    pool = nn.MaxPool2d(3)
+    x = torch.randn(2, 2, 5, B).permute(3, 0, 1, 2)
+    with pytest.raises(RuntimeError) as stock:
+        pool(x)
+    pruned.LayoutLayer("", pool).attach()
+    with pytest.raises(RuntimeError) as ours:
+        pool(x)
+    assert str(ours.value) == str(stock.value)

@@ -19,6 +19,8 @@ from support.recurrent_modules import (
     scanned,
 )
 
+import bppsa_lightning as bl
+
 pytestmark = pytest.mark.usefixtures("accelerate_everything")
 
 
@@ -50,3 +52,14 @@ def test_float32_is_as_close_to_the_truth_as_pytorch(case):
         assert found[name].dtype == torch.float32
         allowed = 2 * relative_error(wanted[name], value) + 1e-6
         assert relative_error(found[name], value) <= allowed, name
+
+
+def test_a_nonlinearity_that_is_changed_is_pytorchs():
+    stock = torch.nn.RNN(3, 4).double()
+    ours = copy.deepcopy(stock)
+    bl.attach(ours, "linear")
+    x = torch.randn(9, 2, 3, dtype=torch.float64)
+    for mode in ("RNN_TANH", "RNN_RELU", "RNN_TANH"):
+        stock.mode = ours.mode = mode
+        assert relative_error(ours(x)[0], stock(x)[0]) < 1e-12
+    assert (ours.forward.calls, ours.forward.fallback_calls) == (2, 1)
