@@ -42,6 +42,11 @@ class Replacement:
 
     lasts = True
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__call__" in vars(cls):  # the name in Python's error of a call by other arguments
+            cls.__call__.__qualname__ = FORWARD
+
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name = name
         self.module: Any = module

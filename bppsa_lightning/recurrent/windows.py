@@ -70,11 +70,11 @@ class Windows:
         memory = self._memories.setdefault(k, Memory())
         if k in self._loaded:
             memory.load_state_dict(self._loaded.pop(k), x.device)
-        cut = self._cuts[k] = memory.cut(engine, xs, state, asked)
-        if cut is None:
+        plan = memory.plan(engine, xs, state, asked)
+        cut = self._cuts[k] = None if plan is None else plan.cut
+        if plan is None or cut is None:
             return None
-        assert memory.levels is not None and memory.current is not None
-        [output], last = speculate(engine, xs, state, cut, memory.levels, memory.current)
+        [output], last = speculate(engine, xs, state, *plan)
         reason = f"{'as asked; ' * asked}warm-up of {cut.warm} steps"
         self.plan = planner.Plan("speculative", cut.span, reason=reason, windows=cut.windows)
         return (output.flip(0) if reverse else output, *last)

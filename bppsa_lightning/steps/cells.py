@@ -25,6 +25,7 @@ def as_step(cell: nn.RNNCellBase) -> Step:
         return after, after[0] if isinstance(after, tuple) else after
 
     step.__qualname__ = type(cell).__name__
+    step.__wrapped__ = cell  # type: ignore[attr-defined]
     return step
 
 

@@ -8,12 +8,12 @@ B samples, K windows of C steps each; a walk without windows is one of T steps.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from bppsa_lightning.steps.engine import nodes_of
 from bppsa_lightning.windows import Cut, Engine
 from bppsa_lightning.windows.cut import Leaves
 
@@ -126,18 +126,9 @@ def kept_of(engine: Engine, xs: Leaves, state: Leaves, steps: int = 1) -> Kept:
     kept = Kept(step, sum(s.nbytes for s in state))
     if state[0].device.type != "cpu":
         return kept
-    return kept._replace(objects=_NODE * _nodes([*ys, *last]) // steps, checkpoint=_CHECKPOINT)
-
-
-def _nodes(results: Sequence[Tensor]) -> int:
-    """Of the graph behind results."""
-    seen, waiting = set(), [t.grad_fn for t in results]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [following for following, _ in node.next_functions]
-    return len(seen)
+    return kept._replace(
+        objects=_NODE * len(nodes_of([*ys, *last])) // steps, checkpoint=_CHECKPOINT
+    )
 
 
 def _mebibytes(count: int) -> str:

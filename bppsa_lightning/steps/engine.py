@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from bppsa_lightning.steps.places import Places
 from bppsa_lightning.steps.trees import Tree, flatten, mapped
 from bppsa_lightning.windows.cut import Leaves
 from bppsa_lightning.windows.engine import Engine, Walk
@@ -37,6 +38,8 @@ class StepEngine(Engine):
         in_python: the step without what torch.compile made of it.
         detached: as of `Engine`.
         writes: whether the step may change its state in place.
+        reached: of `tensors`, those in the graph behind what the step returns.
+        places: where the step finds what it reads.
 
     Attributes:
         y_tree: of the last call.
@@ -54,7 +57,10 @@ class StepEngine(Engine):
         constants: Sequence[Tensor] = (),
         detached: tuple[Sequence[bool], Sequence[bool]] = ((), ()),
         writes: bool = True,
+        reached: Sequence[Tensor] = (),
+        places: Places | None = None,
     ) -> None:
+        self._reached, self._places = {id(t) for t in reached}, places or Places()
         self.detached, self.writes = detached, writes
         self.step, self._in_python = step, in_python or step
         self.tensors, self.constants = tensors, constants
@@ -67,7 +73,19 @@ class StepEngine(Engine):
         )
 
     def __call__(self, xs: Leaves, state: Leaves) -> tuple[list[Tensor], list[Tensor]]:
-        return self._walk(self.step, xs, state)
+        with self._places.as_they_were():
+            return self._walk(self.step, xs, state)
+
+    def check_walk(self, results: Leaves, unused: Sequence[Tensor]) -> None:
+        unused = [t for t in unused if id(t) in self._reached]
+        reached = nodes_of(results) if unused else set()
+        for t in unused:
+            if torch.autograd.graph.get_gradient_edge(t).node not in reached:
+                raise RuntimeError(
+                    "step: found that it reads other tensors in the backward, which calls it "
+                    f"again, than in the forward (no longer one of {tuple(t.shape)}, {t.dtype}), "
+                    "wanted the same ones"
+                )
 
     def states_before(
         self, xs: Leaves, state: Leaves
@@ -106,6 +124,17 @@ class StepEngine(Engine):
                 return self._walk(self._in_python, xs, state)
 
         return walk
+
+
+def nodes_of(results: Sequence[Tensor]) -> set[Any]:
+    """Of the graph behind results."""
+    seen, waiting = set(), [t.grad_fn for t in results]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    return seen
 
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

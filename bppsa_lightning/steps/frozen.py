@@ -15,8 +15,8 @@ def frozen(step: Any, done: dict[int, Any] | None = None) -> Any:
 
     This holds for variables of enclosing functions and of the module, and for functions that they
     hold. Attributes of objects, and the contents of lists and dicts, are read when the copy is
-    called. What is not a Python function, or is one of torch's (a compiled one), is returned as it
-    is.
+    called (tensors in them: see places.py). What is not a Python function, or is one of torch's (a
+    compiled one), is returned as it is.
     """
     if isinstance(step, partial):
         return partial(frozen(step.func, done), *step.args, **step.keywords)

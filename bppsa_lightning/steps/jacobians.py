@@ -178,6 +178,8 @@ class _Backward:
         found: list[Tensor | None] = [None] * len(inputs)
         if inputs and outputs:
             found = list(torch.autograd.grad(outputs, inputs, given, allow_unused=True))
+        unused = [t for t, g in zip(inputs, found, strict=True) if g is None]
+        self.engine.check_walk([*ys, flat], unused)
         each = iter(found)
         of_xs = [next(each) if x.requires_grad else None for x in xs]
         of_xs = [

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import count
+from operator import itemgetter
 from types import CellType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -32,7 +34,7 @@ class Known:
         made_with: the numbers that it was made with. shapes: of a sample's state and inputs; both
             in words that are the same in each process.
         device: of the state.
-        sizes: (T, B) of the last scan.
+        sizes: (T, B) of the last scan. call: its number among all.
         memory: of its recurrence.
         cut: of the last scan; None if it was a loop. why: it was one.
         checkpoints: of the last scan.
@@ -49,7 +51,7 @@ class Known:
             for t in leaves
         )
         self.device = state[0].device
-        self.sizes = 0, 0
+        self.sizes, self.call = (0, 0), 0
         self.memory = Memory()
         self.cut: Cut | None = None
         self.why: str | None = None
@@ -71,6 +73,12 @@ class Known:
         self.cut, self.why, self.checkpoints = cut, why, checkpoints
 
 
+# Of steps of one code over tensors of the same shapes: those that were called last. A step may be
+# made with another number in each forward, or belong to another object.
+_MOST_KEPT = 8
+
+_calls = count()
+
 # Told of each scan before it is walked, and of the first parameter that its step reads, if any.
 observers: list[Callable[[Known, Tensor | None], None]] = []
 
@@ -85,14 +93,23 @@ def known_of(step: Step, tensors: Sequence[Tensor], state: Leaves, xs: Leaves) -
     code, constants = _made_of(inner)
     leaves = [t for t in tensors if t.is_leaf]
     first = leaves[0] if leaves else None
+    each: dict[Any, Known]
     each = _by_code.setdefault(code, {}) if first is None else _by_tensor.setdefault(first, {})
     key = (
         code, constants, step is inner, tuple((tuple(s.shape[1:]), s.dtype) for s in state),
         tuple((tuple(x.shape[2:]), x.dtype) for x in xs), state[0].device,
     )  # fmt: skip
-    known: Known | None = each.get(key)
+    known = each.get(key)
     if known is None:
         known = each[key] = Known(inner, constants, state, xs)
+        alike = [
+            (other.call, k)
+            for k, other in list(each.items())
+            if other is not known and (k[0], *k[2:]) == (key[0], *key[2:])
+        ]
+        for _, oldest in sorted(alike, key=itemgetter(0))[: 1 - _MOST_KEPT]:
+            each.pop(oldest, None)
+    known.call = next(_calls)
     for observer in observers:
         observer(known, first)
     known.sizes = xs[0].shape[0], xs[0].shape[1]

@@ -7,7 +7,9 @@ Scans of one name are counted in the order in which they are first called.
 """
 
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
@@ -24,7 +26,7 @@ class Scans:
 
     def __init__(self) -> None:
         self._module: nn.Module | None = None
-        self._names: dict[Known, str] = {}
+        self._names: WeakKeyDictionary[Known, str] = WeakKeyDictionary()
         self._loaded: dict[str, Any] = {}
 
     def begin(self, module: nn.Module) -> None:
@@ -41,7 +43,8 @@ class Scans:
         """Forgets all scans."""
         if self._meet in known.observers:
             known.observers.remove(self._meet)
-        self._module, self._names, self._loaded = None, {}, {}
+        self._module, self._loaded = None, {}
+        self._names.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """What each has learned, by its name, as far as it has."""
@@ -66,13 +69,14 @@ class Scans:
     def _give(self, scan: Known, name: str) -> None:
         scan.memory = Memory()
         if name in self._loaded:
-            scan.memory.load_state_dict(self._loaded[name], scan.device)
+            scan.memory.load_state_dict(self._loaded.pop(name), scan.device)
 
     def _name(self, scan: Known, first: Tensor | None) -> str:
         assert self._module is not None
         parameters = self._module.named_parameters()
         of = next((f"of {name}" for name, p in parameters if p is first), "")
+        taken = set(self._names.values())
         words = filter(None, (scan.name, of, scan.made_with, scan.shapes))
         name = f"{_PREFIX}{' '.join(words)})"
-        before = sum(other.startswith(name) for other in self._names.values())
-        return f"{name} #{before + 1}" if before else name
+        each = (f"{name} #{i}" if i > 1 else name for i in count(1))
+        return next(one for one in each if one not in taken)

@@ -3,10 +3,8 @@
 B samples.
 """
 
-import os
 from collections.abc import Sequence
-from contextlib import nullcontext
-from threading import RLock
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -14,36 +12,21 @@ from torch import Tensor
 from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
-from bppsa_lightning.steps.engine import Step
-from bppsa_lightning.steps.randomness import Generators
+from bppsa_lightning.steps.engine import Step, nodes_of
+from bppsa_lightning.steps.mixing import DRAWS, MIXES, copy, mixes_samples, words
+from bppsa_lightning.steps.places import Places, alone
+from bppsa_lightning.steps.randomness import Draws, Generators, Kinds
 from bppsa_lightning.steps.trees import Tree, flatten, mapped
 from bppsa_lightning.steps.variables import Variables
 from bppsa_lightning.steps.watch import Hooks, Watch
 from bppsa_lightning.windows import forget_casts
 from bppsa_lightning.windows.cut import Leaves
 
-MIXES = "it mixes samples, or tells them apart by their place"
-_DRAWS = "it draws random numbers, which depend on the order of the steps"
+_REENTRANT = "it calls a checkpoint with use_reentrant=True, which torch.autograd.grad cannot use"
 
 # The steps that a probe is given: the last one starts from a state that a walk comes to, in which
 # there is more to be seen than in the zeros of a first one.
 STEPS = 3
-
-# How far results of other samples beside them may move a sample's: of its dtype's spacing.
-_SPACINGS = 64
-
-
-# Held for a probe, which undoes what its calls change, whoever has changed it.
-_probing = RLock()
-
-
-def _nobody_probes() -> None:
-    """A process that forks leaves its other threads behind, and with them what they held."""
-    global _probing
-    _probing = RLock()
-
-
-os.register_at_fork(after_in_child=_nobody_probes)
 
 
 class Probe:
@@ -53,12 +36,15 @@ class Probe:
         step: as it is walked. in_python: without what torch.compile made of it.
         state: the first one.
         xs: of the first time steps, up to `STEPS`.
+        inputs: the leaves of those of all time steps, (T, B, ...) each.
 
     Attributes:
         reason: why the step cannot be walked in windows, for people; None if it can.
         repeats: whether a walk of it can be repeated for the backward.
         tensors: that it reads beside its arguments, and that require a gradient.
+        reached: those of them that are in the graph behind its results.
         constants: those that do not.
+        places: where it finds both.
         detached: of the leaves of y, and of those of the state, which never require a gradient.
         writes: whether it changes its state in place, or may do so unseen.
 
@@ -66,37 +52,45 @@ class Probe:
         TypeError, ValueError: it does not return (state, y) with a state like the one it was given.
     """
 
-    def __init__(self, step: Step, in_python: Step, state: Any, xs: Sequence[Any]) -> None:
+    def __init__(
+        self, step: Step, in_python: Step, state: Any, xs: Sequence[Any], inputs: Leaves
+    ) -> None:
         self.tensors: list[Tensor] = []
+        self.reached: list[Tensor] = []
         self.constants: list[Tensor] = []
+        self.places = Places()
         self.detached: tuple[list[bool], list[bool]] = [], []
         self.writes = True
-        with _probing:
-            self._look(step, in_python, state, xs)
+        self._called, self._drawn = False, Kinds()
+        with alone():
+            self._look(step, in_python, state, xs, inputs)
         self.repeats = self.reason in (None, MIXES)
 
-    def _look(self, step: Step, in_python: Step, state: Any, xs: Sequence[Any]) -> None:
+    def _look(
+        self, step: Step, in_python: Step, state: Any, xs: Sequence[Any], inputs: Leaves
+    ) -> None:
         leaves, tree = flatten(state)
-        generators = Generators(leaves)
+        generators, variables = Generators(leaves), Variables(in_python)
         try:
-            result, self.reason = self._watched(in_python, state, xs[0], generators)
+            result, self.reason = self._watched(in_python, state, xs[0], generators, variables)
             if result is not None:
                 check_result(result, tree, leaves)
             self.reason = self.reason or self._graph(step, in_python, state, xs[0])
             self.reason = self.reason or self._unfit(result, leaves[0].shape[0])
             if self.reason is None:
-                others = _mixes_samples(in_python, result, xs), _twice_read(self.tensors)
+                others = mixes_samples(in_python, result, xs, inputs), _twice_read(self.tensors)
                 self.reason = next((r for r in others if r not in (None, MIXES)), others[0])
         finally:
-            if generators.drew():
-                generators.restore()
+            self._look_for_draws(generators, in_python, state, xs[0])
+            generators.restore(self._drawn)
+        self.places = Places(variables.places_of([*self.tensors, *self.constants]))
 
     def _watched(
-        self, step: Step, state: Any, x: Any, generators: Generators
+        self, step: Step, state: Any, x: Any, generators: Generators, variables: Variables
     ) -> tuple[Any, str | None]:
         """A call's result, and why it is not a function of its arguments; what it did is undone."""
-        own = mapped(_copy, (state, x))
-        variables, watch = Variables(step), Watch(flatten(own)[0])
+        own = mapped(copy, (state, x))
+        watch = Watch(flatten(own)[0])
         unseen = variables.unseen
         if parametrize._cache_enabled:
             unseen = "is within parametrize.cached(), whose weights have one graph"
@@ -104,14 +98,15 @@ class Probe:
             self.tensors = variables.parameters  # for `explain`: nothing is called
             return None, f"it {unseen}"
         result = reason = None
+        self._called = True
         try:
             with torch.no_grad(), watch:  # a history that it adds to a tensor could not be undone
                 result = step(*own)
         except Exception as error:  # one of the step's own comes again, from the loop
-            reason = f"it fails without a graph ({_words(error)})"
+            reason = f"it fails without a graph ({words(error)})"
         self.writes = _are_written(flatten(own[0])[0]) or watch.by_data
         changed = watch.restore()
-        drew = watch.restore_generators() or generators.drew()
+        own_drew = watch.restore_generators()
         if variables.restore(watch.follows):
             reason = reason or "it changes variables of its own"
         elif changed:
@@ -124,12 +119,26 @@ class Probe:
             reason = reason or "its y is the state that it changes in place"
         elif watch.transforms:
             reason = reason or "it transforms functions by torch.func"
-        elif drew:
-            reason = reason or _DRAWS
+        elif own_drew or any(self._look_for_draws(generators, step, state, x)):
+            reason = reason or DRAWS
         self.tensors = [t for t in watch.found.values() if t.requires_grad]
         others = (t for t in watch.found.values() if not t.requires_grad)
         self.constants = [t for t in others if not t.is_inference()]
         return result, reason
+
+    def _look_for_draws(self, generators: Generators, step: Step, state: Any, x: Any) -> Kinds:
+        """Whether it was the step that drew random numbers: by one more call, if anybody has."""
+        if self._called and any(generators.moved()) and not any(self._drawn):
+            own = mapped(copy, (state, x))
+            before, variables = Generators(flatten(state)[0]), Variables(step)
+            watch, draws = Watch(flatten(own)[0]), Draws()
+            with suppress(Exception), torch.no_grad(), watch, draws:
+                step(*own)
+            watch.restore()
+            watch.restore_generators()
+            variables.restore(watch.follows)
+            self._drawn = Kinds(draws.seen, before.moved().others)
+        return self._drawn
 
     def _graph(self, step: Step, in_python: Step, state: Any, x: Any) -> str | None:
         """Adds the leaves that only the graph shows; why that is not enough, or None."""
@@ -137,18 +146,19 @@ class Probe:
         oldest, hooks = _newest_node(), Hooks()
         # (A mode would have what torch.compile made compiled once more.)
         with hooks if step is in_python else nullcontext():
-            result = step(*mapped(_copy, (state, x)))
+            result = step(*mapped(copy, (state, x)))
         if hooks.given:
             return "it gives gradients hooks, which see each step's"
-        unseen = _leaves_of_graph(result, self.tensors, oldest)
-        if unseen is None:
-            return "it reads a tensor with a history that could not be found"
-        self.tensors += unseen
+        self.reached, reason = _read_in_graph(result, self.tensors, oldest)
+        if reason is not None:
+            return reason
+        known = {id(t) for t in self.tensors}
+        self.tensors += [t for t in self.reached if id(t) not in known]
         if torch.is_grad_enabled() and not all(map(_is_in_graph, flatten(result)[0])):
-            self._follow(in_python, state, x)
+            return self._follow(in_python, state, x)
         return None
 
-    def _follow(self, step: Step, state: Any, x: Any) -> None:
+    def _follow(self, step: Step, state: Any, x: Any) -> str | None:
         """Sees what gradients of state and x reach, until one more step reaches no further."""
         leaves, tree = flatten(state)
         wanted = [t.requires_grad for t in leaves]
@@ -163,6 +173,8 @@ class Probe:
                 break
             wanted = following
         self.detached = [not _is_in_graph(t) for t in flatten(y)[0]], [not r for r in reached]
+        is_reentrant = any(map(_is_reentrant, nodes_of(_tensors_in_graph((after, y)))))
+        return _REENTRANT if is_reentrant else None
 
     def _unfit(self, result: Any, B: int) -> str | None:
         if any(t._backward_hooks for t in self.tensors):
@@ -192,50 +204,6 @@ def _casts(t: Tensor) -> bool:
     return torch.is_autocast_enabled(t.device.type)
 
 
-def _mixes_samples(step: Step, result: Any, xs: Sequence[Any]) -> str | None:
-    """Why a step is not one for each sample by itself, as far as a few more calls show; or None.
-
-    Args:
-        result: of the first time step.
-    """
-    earlier = state = result[0]
-    with torch.no_grad():
-        for x in xs[1:-1]:
-            state = step(*mapped(_copy, (state, x)))[0]
-        first, again = (step(*mapped(_copy, (state, xs[-1]))) for _ in range(2))
-        others = flatten((earlier, xs[0]))[0]
-        leaves, tree = flatten((state, xs[-1]))
-        try:
-            mixed = [_among_others(t, other) for t, other in zip(leaves, others, strict=True)]
-            beside = step(*tree.unflatten(mixed))
-        except Exception as error:  # whatever a step says to so many samples
-            seen = _words(error)
-            return f"it cannot take more samples ({seen}); what it reads of each belongs into xs"
-    own, same, larger = map(_tensors_of, (first, again, beside))
-    for a, b in zip(own, same, strict=True):
-        if not torch.equal(a.nan_to_num(), b.nan_to_num()):
-            return _DRAWS
-    for a, b in zip(own, larger, strict=True):
-        B = a.shape[0]
-        if b.shape != (5 * B, *a.shape[1:]):
-            return MIXES
-        if not (_close(a, b[B : 2 * B]) and _close(a, b[3 * B : 4 * B])):
-            return MIXES
-    return None
-
-
-def _words(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
-
-
-def _tensors_of(result: Any) -> list[Tensor]:
-    return [t.detach() for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
-
-
-def _copy(t: Tensor) -> Tensor:
-    return t.detach().clone()
-
-
 def _is_changed(copies: Any, originals: Any) -> bool:
     """Whether a step has written to its copies, of which nobody else knows."""
 
@@ -261,11 +229,19 @@ def _are_written(copies: Leaves) -> bool:
 
 def _copy_in_graph(t: Tensor, wanted: bool) -> Tensor:
     """A copy that a step may change in place, also if it requires a gradient."""
-    return _copy(t).requires_grad_().clone() if wanted else _copy(t)
+    return copy(t).requires_grad_().clone() if wanted else copy(t)
 
 
 def _is_in_graph(t: Any) -> bool:
     return isinstance(t, Tensor) and t.requires_grad
+
+
+def _tensors_in_graph(result: Any) -> list[Tensor]:
+    return [t for t in pytree.tree_leaves(result) if _is_in_graph(t)]
+
+
+def _is_reentrant(node: Any) -> bool:
+    return bool(node.name() == "CheckpointFunctionBackward")
 
 
 def _newest_node() -> int:
@@ -276,45 +252,34 @@ def _newest_node() -> int:
     return int(node._sequence_nr())
 
 
-def _among_others(t: Tensor, other: Tensor) -> Tensor:
-    """The samples twice, behind, between and before others, near and far, or of another step."""
-    near = (2 * t + 1 if t.is_floating_point() else other).flip(0)
-    far = 100 * near if t.is_floating_point() else near
-    return torch.cat([near, t, far, t, near]).detach()
+def _read_in_graph(
+    result: Any, found: Sequence[Tensor], first: int
+) -> tuple[list[Tensor], str | None]:
+    """The tensors that results depend on: of `found`, and other leaves; and why not all are known.
 
-
-def _close(a: Tensor, b: Tensor) -> bool:
-    if not a.is_floating_point():
-        return torch.equal(a, b)
-    near = _SPACINGS * torch.finfo(a.dtype).eps
-    scale = float(a.abs().nan_to_num(0.0, 0.0, 0.0).max()) if a.numel() else 0.0
-    return torch.allclose(a, b, rtol=near, atol=near * scale, equal_nan=True)
-
-
-def _leaves_of_graph(result: Any, found: Sequence[Tensor], first: int) -> list[Tensor] | None:
-    """The leaves that results depend on and that are not in `found`.
-
-    None if they depend on something older than `first` (a number of autograd's nodes) that is no
-    leaf and not in `found`.
+    Args:
+        first: a number of autograd's nodes. Results must not depend on an older one, but by what
+            is in `found`.
     """
-    known = {t.grad_fn for t in found if t.grad_fn is not None}
-    have, unseen = {id(t) for t in found}, []
+    known = {t.grad_fn: t for t in found if t.grad_fn is not None}
+    reached: dict[int, Tensor] = {}
     waiting = [t.grad_fn for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
     visited = set()
     while waiting:
         node = waiting.pop()
-        if node is None or node in visited or node in known:
+        if node is None or node in visited:
             continue
         visited.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            if id(variable) not in have:
-                unseen.append(variable)
-                have.add(id(variable))
-        elif node._sequence_nr() < first:
-            return None
+        read = known[node] if node in known else getattr(node, "variable", None)
+        if read is not None:
+            reached[id(read)] = read
+            continue
+        if node._sequence_nr() < first:
+            return [], "it reads a tensor with a history that could not be found"
+        if _is_reentrant(node):
+            return [], _REENTRANT
         waiting += [following for following, _ in node.next_functions]
-    return unseen
+    return list(reached.values()), None
 
 
 def _twice_read(tensors: Sequence[Tensor]) -> str | None:

@@ -139,7 +139,7 @@ class _Call:
         # Several backwards go through one graph, which a compiled one with donated buffers refuses.
         donates = torch._functorch.config.donated_buffer
         step = self.in_python if donates else self.step
-        probe = Probe(step, self.in_python, init, xs)
+        probe = Probe(step, self.in_python, init, xs, self.inputs)
         forget_casts()
 
         def engine_of(step: Step) -> StepEngine:
@@ -154,6 +154,8 @@ class _Call:
                 probe.constants,
                 probe.detached,
                 probe.writes,
+                probe.reached,
+                probe.places,
             )
 
         engine = engine_of(step)
@@ -183,23 +185,21 @@ class _Call:
         if any(s.is_complex() for s in self.state):  # which are no nearer or farther
             return self._loop("the carry is complex", known)
         memory = known.memory
-        cut = memory.cut(engine, self.inputs, self.state, asked)
-        if cut is None:
+        plan = memory.plan(engine, self.inputs, self.state, asked)
+        if plan is None:
             if not asked and self._scan_pays(engine):
                 return self._jacobians(known, engine, "auto", f"{memory.reason}; ")
             return self._loop(memory.reason, known)
-        found = self._checkpoints(engine, cut)
+        found = self._checkpoints(engine, plan.cut)
         if self.budget and found.kept > self.budget and not asked:
             memory.report = None
             return self._loop("windows would keep more than the given memory", known)
-        assert memory.levels is not None and memory.current is not None
-        how = cut, memory.levels, memory.current, found.steps
         try:
-            results = speculate(engine, self.inputs, self.state, *how)
+            results = speculate(engine, self.inputs, self.state, *plan, found.steps)
         except Exception as error:  # in a warm-up; or of the step's own, which the loop will raise
             memory.fail(error)
         else:
-            known.note(cut, None, found)
+            known.note(plan.cut, None, found)
             self.engine = engine
             return results
         return self._loop(memory.reason, known)

@@ -7,30 +7,39 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bppsa_lightning.windows.cut import Leaves
 
 # What makes Python numbers of tensors, or shapes: a step that asks for them may go one way or
 # another.
 _NUMBERS = {
-    Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.__contains__,
-    Tensor.__array__, Tensor.item, Tensor.tolist, Tensor.numpy, torch.equal, torch.allclose,
-    torch.is_nonzero, Tensor.equal, Tensor.allclose, Tensor.is_nonzero, torch.nonzero,
-    Tensor.nonzero, torch.argwhere, Tensor.argwhere, torch.masked_select, Tensor.masked_select,
-    torch.unique, Tensor.unique, torch.unique_consecutive, Tensor.unique_consecutive,
-    torch.bincount, Tensor.bincount, Tensor.__dlpack__, Tensor.__repr__, Tensor.__format__,
+    Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__complex__, Tensor.__index__,
+    Tensor.__contains__, Tensor.__array__, Tensor.item, Tensor.tolist, Tensor.numpy, torch.equal,
+    torch.allclose, torch.is_nonzero, Tensor.equal, Tensor.allclose, Tensor.is_nonzero,
+    torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere, torch.masked_select,
+    Tensor.masked_select, torch.unique, Tensor.unique, torch.unique_consecutive,
+    Tensor.unique_consecutive, torch.bincount, Tensor.bincount, Tensor.__dlpack__,
+    Tensor.__repr__, Tensor.__format__,
 }  # fmt: skip
 
 
-_DATA = Tensor.data.__get__  # type: ignore[attr-defined]
+_INDEXING = Tensor.__getitem__, Tensor.__setitem__
+
+_DATA = Tensor.data.__get__, Tensor.data.__set__  # type: ignore[attr-defined]
 
 # Tensors of more numbers are copied before a function that may write to them, not before any.
 _LARGE = 1 << 20
 
 
+def _checks(func: Any, caller: str) -> bool:
+    """Whether it is a check of arguments, which raises."""
+    return func is Tensor.__bool__ and caller.startswith("torch.distributions")
+
+
 def _makes_numbers(func: Any, args: Any, caller: str) -> bool:
-    if func is Tensor.__bool__ and caller.startswith("torch.distributions"):
-        return False  # which checks its arguments, and raises
+    if _checks(func, caller):
+        return False
     if func is Tensor.__getitem__:  # by a mask
         return any(_is_mask(t) for t in pytree.tree_leaves(args[1]))
     if func in (torch.repeat_interleave, Tensor.repeat_interleave):
@@ -38,7 +47,28 @@ def _makes_numbers(func: Any, args: Any, caller: str) -> bool:
     return func in _NUMBERS or (func in (torch.where, Tensor.where) and len(args) == 1)
 
 
+def _in_slices(func: Any, args: Any) -> list[Tensor]:
+    """The tensors in the slices of an index."""
+    if func not in _INDEXING:
+        return []
+    slices = [part for part in pytree.tree_leaves(args[1]) if isinstance(part, slice)]
+    ends = [end for part in slices for end in (part.start, part.stop, part.step)]
+    return [end for end in ends if isinstance(end, Tensor)]
+
+
+class _Numbers(TorchDispatchMode):
+    """Notes whether a function makes Python numbers of tensors, as it does of `alpha=t`."""
+
+    made = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.made = self.made or func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
 def _may_write(func: Any, kwargs: Any) -> bool:
+    if func in _DATA:  # what is written to that
+        return True
     name = getattr(func, "__name__", "")
     reads = name.startswith("__") and not name.startswith("__i") and name != "__setitem__"
     return not reads and (name.endswith("_") or "out" in kwargs)
@@ -84,7 +114,8 @@ class Watch(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        leaves = pytree.tree_leaves((args, kwargs))
+        in_slices = _in_slices(func, args)
+        leaves = [*pytree.tree_leaves((args, kwargs)), *in_slices]
         for leaf in leaves:
             if isinstance(leaf, torch.Generator) and id(leaf) not in self._generators:
                 self._generators[id(leaf)] = leaf, leaf.get_state()
@@ -101,13 +132,20 @@ class Watch(TorchFunctionMode):
                     version, copy = self._before[id(t)]
                     if copy is None:
                         self._before[id(t)] = version, t.detach().clone()
-        result = func(*args, **kwargs)
-        if func == _DATA:
-            self._by_data |= {id(t) for t in given}
-        dependent = any(id(t) in self._dependent for t in given)
+        dependent = [t for t in given if id(t) in self._dependent]
         caller = sys._getframe(1).f_globals.get("__name__", "")
         if dependent and _makes_numbers(func, args, caller):
             self.number = func.__name__
+        # (A place that depends on them is no shape: that of one sample mixes them, as is tried.)
+        may_be_numbers = not _checks(func, caller) and (func not in _INDEXING or in_slices)
+        if may_be_numbers and any(not t.dim() for t in dependent):
+            with _Numbers() as numbers:
+                result = func(*args, **kwargs)
+            self.number = func.__name__ if numbers.made else self.number
+        else:
+            result = func(*args, **kwargs)
+        if func in _DATA:
+            self._by_data |= {id(t) for t in given}
         sources = frozenset().union(
             *(self._made_of.get(id(t), (id(t),) if id(t) in self.found else ()) for t in given)
         )
@@ -143,7 +181,7 @@ class Watch(TorchFunctionMode):
                     continue
                 changed = True
                 if copy is not None and not same:
-                    t.copy_(copy)
+                    (t.data if key in self._by_data else t).copy_(copy)
         return changed
 
     def restore_generators(self) -> bool:

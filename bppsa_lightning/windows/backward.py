@@ -44,7 +44,7 @@ class _Backward:
         engine = tape.engine
         self.own = [t for t, w in zip(engine.tensors, self.wants_own, strict=True) if w]
         self.of_own: Gradients = [None] * len(self.own)
-        self.terms = 0
+        self.terms, self.checked = 0, False
         # Of each group: gradients of its xs, piece by piece.
         self.of_xs: list[list[Gradients]] = [
             [[None] * len(self.wants_xs) for _ in group.pieces] for group in tape.groups
@@ -164,7 +164,12 @@ class _Backward:
         self.of_xs[index][p] = _sums(self.of_xs[index][p], of_xs)
         self.terms += 1
         add = _sums if self.terms <= _FEW else _sums_in_double
-        self.of_own = add(self.of_own, list(found))
+        own: Gradients = list(found)
+        self.of_own = add(self.of_own, own)
+        if not kept and not self.checked:
+            self.checked = True
+            unused = [t for t, g in zip(self.own, own, strict=True) if g is None]
+            self.tape.engine.check_walk([*piece.ys, *piece.last], unused)
         return at_first
 
     def _hand_on(

@@ -63,6 +63,16 @@ class Engine(ABC):
             ]
         return constant
 
+    def check_walk(self, results: Leaves, unused: Sequence[Tensor]) -> None:  # noqa: B027
+        """Of a walk for the backward: that it read what the forward did, as far as can be seen.
+
+        Args:
+            unused: of `tensors`, those to which no gradient came.
+
+        Raises:
+            RuntimeError: the results do not come from one of these, as those of the forward do.
+        """
+
     def differentiable_gradients(
         self, xs: Leaves, state: Leaves, tensors: Leaves, given: Sequence[Tensor | None],
         wanted: Sequence[bool],
@@ -81,7 +91,11 @@ class Engine(ABC):
         ys, last = self.with_tensors(tensors)(xs, state)
         with gate.closed():
             inputs = (*xs, *state, *tensors)
-            return gradients_with_graph((*ys, *last), inputs, given, wanted)
+            found = gradients_with_graph((*ys, *last), inputs, given, wanted)
+        own = slice(len(xs) + len(state), None)
+        each = zip(self.tensors, wanted[own], found[own], strict=True)
+        self.check_walk((*ys, *last), [t for t, want, g in each if want and g is None])
+        return found
 
     def in_dtype(self, dtype: torch.dtype) -> Walk:
         """The same without gradients, in float32 or float64, for arguments of that dtype."""

@@ -5,7 +5,7 @@ the same, and so does one that goes on from a checkpoint which holds the `state_
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,6 +36,14 @@ _FORWARD = 0.5
 LEAST_WARM = 32
 
 
+class Plan(NamedTuple):
+    """How a call's sequence is cut, by which levels windows meet, and what it reports to."""
+
+    cut: Cut
+    levels: Levels
+    report: Report
+
+
 class Memory:
     """Of one recurrence, from call to call.
 
@@ -43,9 +51,7 @@ class Memory:
         warm: steps of warm-up; None if windows do not pay.
         back: the same for gradients, at least.
         reason: why they do not, for people.
-        report: of the last call in windows.
-        current: what the present call reports to: `report`, or nobody's where a checkpoint walks
-            again.
+        report: of the last call in windows, but of those where a checkpoint walks again.
         silent: whether the loss reads the end alone, when last seen.
         calls, windowed: how many calls there were, and how many of them in windows.
     """
@@ -56,7 +62,6 @@ class Memory:
         self.levels: Levels | None = None
         self.reason: str | None = None
         self.report: Report | None = None
-        self.current: Report | None = None
         self.silent = False
         self.calls = self.windowed = 0
         self._chosen: dict[tuple[object, ...], Cut | None] = {}
@@ -71,7 +76,7 @@ class Memory:
         self._forward = self._held = 0
         self._had_graph, self._walked_again = True, False
 
-    def cut(self, engine: Engine, xs: Leaves, state: Leaves, asked: bool) -> Cut | None:
+    def plan(self, engine: Engine, xs: Leaves, state: Leaves, asked: bool) -> Plan | None:
         """How to cut this call's sequence, xs (T, B, ...) each; None to walk it.
 
         Within a backward, where a checkpoint walks again, as the last call of its size: whatever
@@ -83,19 +88,24 @@ class Memory:
         """
         T, B = xs[0].shape[:2]
         if self._holds(self._cuts, (T, B)) and self._knows(state):
-            self.current, cut = Report(), self._cuts[T, B][1]
+            report, cut = Report(), self._cuts[T, B][1]
             if not _in_backward():
                 self.calls += 1
                 self.windowed += cut is not None
                 if self.report is None or not self.report.missed:  # else that is to be learned from
-                    self.report = None if cut is None else self.current
+                    self.report = None if cut is None else report
             elif not self._had_graph:  # a checkpoint that is reentrant: its gradients come now
-                self.report, self._had_graph = self.current, True
-            return cut
-        cut = self._new_cut(engine, xs, state, asked)
-        _keep(self._cuts, (T, B), (self._forward, cut))
-        self.current, self._had_graph = self.report, torch.is_grad_enabled()
-        return cut
+                self.report, self._had_graph = report, True
+        else:
+            # (Another thread may call the same step meanwhile: what is this call's is not read
+            # from attributes again.)
+            cut, report = self._new_cut(engine, xs, state, asked), Report()
+            _keep(self._cuts, (T, B), (self._forward, cut))
+            if cut is not None:
+                self.report = report
+            self._had_graph = torch.is_grad_enabled()
+        levels = self.levels
+        return None if cut is None or levels is None else Plan(cut, levels, report)
 
     def _holds(self, decided: Mapping[Any, tuple[int, Any]], size: Any) -> bool:
         """Whether what was decided for a size holds for this call as well."""
@@ -121,17 +131,17 @@ class Memory:
             self._rest -= 1
         else:
             self._look(engine, xs, state)
-        if self.warm is None:
+        warm = self.warm
+        if warm is None:
             return None
-        cut = self._choose(engine, T, B, self.warm, asked, self.silent)
+        cut = self._choose(engine, T, B, warm, asked, self.silent)
         self._too_few = T if cut is None and not asked else 0
         if cut is None:
-            self.reason = f"{T} steps are too few for windows that warm up for {self.warm}"
+            self.reason = f"{T} steps are too few for windows that warm up for {warm}"
             return None
         self.windowed += 1
         self.reason = None
-        self.report = Report()
-        return cut._replace(back=max(self.warm, self.back))
+        return cut._replace(back=max(warm, self.back))
 
     def rests(self, T: int) -> bool:
         """Whether a call of T steps is left to the walk, by what was seen not long ago.
@@ -207,7 +217,8 @@ class Memory:
 
     def _learn(self, report: Report | None) -> None:
         """From the last call in windows, once its backward is over."""
-        if report is None or self.warm is None:
+        warm = self.warm
+        if report is None or warm is None:
             return
         self.report = None
         if report.silent is not None:
@@ -218,9 +229,9 @@ class Memory:
             self._give_up(f"{what} of its windows did not meet")
             return
         if 8 * report.gradients_missed > report.windows:
-            self.back = max(self.back, self.warm) * 3 // 2 + 1
+            self.back = max(self.back, warm) * 3 // 2 + 1
         if 8 * report.missed > report.windows:
-            self.warm += max(1, self.warm // 2)
+            self.warm = warm + max(1, warm // 2)
         elif not report.missed:
             self._next_rest = _FIRST_REST
 

@@ -129,7 +129,7 @@ def test_a_layer_in_another_dtype_is_looked_at_again():
 
     def rest(dtype):
         engine = LayerEngine("gru", [w.to(dtype) for w in layer.parameters()])
-        assert memory.cut(engine, [x.to(dtype)], [torch.zeros(2, 12, dtype=dtype)], asked=True)
+        assert memory.plan(engine, [x.to(dtype)], [torch.zeros(2, 12, dtype=dtype)], asked=True)
         assert memory.levels.rounding[0].dtype == dtype
         memory.report = None  # nobody walks these windows
         return memory.state_dict()["rest"]

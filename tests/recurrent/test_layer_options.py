@@ -63,3 +63,16 @@ def test_a_nonlinearity_that_is_changed_is_pytorchs():
         stock.mode = ours.mode = mode
         assert relative_error(ours(x)[0], stock(x)[0]) < 1e-12
     assert (ours.forward.calls, ours.forward.fallback_calls) == (2, 1)
+
+
+@pytest.mark.parametrize("call", [{"inputs": None}, {}, {"h0": None}])
+def test_a_call_by_other_arguments_names_forward_as_pytorchs_error_does(call):
+    def error(layer):
+        with pytest.raises(TypeError) as found:
+            layer(**call)
+        return str(found.value).removeprefix("LSTM.")
+
+    layer = torch.nn.LSTM(3, 4)
+    wanted = error(layer)
+    bl.attach(layer)
+    assert error(layer) == wanted and wanted.startswith("forward() ")

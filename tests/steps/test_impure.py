@@ -1,6 +1,7 @@
 """Steps that are no pure functions, and do not show it in a first call with zeros: the loop's."""
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from support.impure_steps import (
     STEPS,
     B,
+    CounterOfTheModule,
     Dropout,
     H,
     Noise,
@@ -51,6 +53,16 @@ def test_they_are_walked_as_the_loop(kind, algorithm):
     true, _ = trained(kind, loop)
     assert all(torch.equal(a, b) for a, b in zip(found, true, strict=True))
     assert STEPS[kind] in scans_of(step.parameters())[-1].why
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_resets_hide_nothing(algorithm):
+    reset = torch.rand(T, B) < 0.01
+    kept = {
+        walk: trained(CounterOfTheModule, lambda *a, walk=walk: walk(*a, reset=reset))[0]
+        for walk in (partial(bl.scan, algorithm=algorithm), partial(bl.scan, algorithm="linear"))
+    }
+    assert all(torch.equal(a, b) for a, b in zip(*kept.values(), strict=True))
 
 
 @pytest.mark.parametrize("kind", [Dropout, Noise, PythonsRandom, OwnGenerator])
@@ -125,6 +137,23 @@ def test_weights_of_16_bits(dtype, algorithm):
     found = bl.scan(step, init, xs, algorithm=algorithm)[1]
     assert found.dtype == dtype and scans_of(step.parameters())[-1].cut is not None
     assert (found - true).abs().max() <= 2 * (walked - true).abs().max()
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_reentrant_checkpoint_within_is_the_loop_s(algorithm):
+    found = []
+    for walk in (lambda *a: bl.scan(*a, algorithm=algorithm), loop):
+        torch.manual_seed(0)
+        cell, h = nn.GRUCell(H, H), torch.zeros(B, H, requires_grad=True)
+
+        def step(h, x, cell=cell):
+            h = checkpoint(cell, x, h, use_reentrant=True)
+            return h, h
+
+        walk(step, h, torch.randn(T, B, H))[1].square().sum().backward()
+        found.append([h.grad, *(p.grad for p in cell.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 class TestStatesThatNeverOccur:

@@ -8,6 +8,7 @@ from torch import nn
 
 import bppsa_lightning as bl
 from bppsa_lightning.steps import Scans, known, scans_of
+from bppsa_lightning.windows import memory
 
 
 class Model(nn.Module):
@@ -121,3 +122,53 @@ def test_what_is_called_after_the_end_is_nobody_s(scans):
     scans.end()
     model(torch.randn(400, 2, 3))
     assert scans.state_dict() == {}
+
+
+class Decoder:
+    """Made in each forward."""
+
+    def __init__(self, cell):
+        self.cell = cell
+
+    def step(self, h, x):
+        h = self.cell(x, h)
+        return h, h
+
+
+def annealed(model, i):
+    return partial(decaying, model.scale, 0.5 + i / 100)
+
+
+def of_an_object(model, i):
+    return Decoder(model.cell).step
+
+
+@pytest.mark.parametrize("step_of", [annealed, of_an_object])
+def test_steps_that_are_made_anew_in_each_forward_are_forgotten(scans, step_of):
+    model, steps = Model(), []
+    scans.begin(model)
+    for i in range(12):
+        steps.append(step_of(model, i))  # (each of an id of its own)
+        model(torch.randn(400, 2, 3), steps[-1])
+        model(torch.randn(400, 2, 3))  # one that is used all the time
+    found = scans_of(model.parameters())
+    last = [scan for scan in found if scan.memory.calls == 1]
+    assert len(last) == 8 and len(found) == 9 and sorted(s.memory.calls for s in found)[-1] == 12
+    assert len(scans.state_dict()) == 9
+    model(torch.randn(400, 2, 3), steps[-1])
+    assert last[-1].memory.calls == 2
+
+
+def test_another_thread_may_call_the_same_step_meanwhile(monkeypatch):
+    model = Model()
+    model(torch.randn(400, 2, 3))
+    [scan] = scans_of(model.parameters())
+    keep = memory._keep
+
+    def keep_meanwhile(*args):
+        keep(*args)
+        scan.memory._learn(scan.memory.report)  # as another call does first
+
+    monkeypatch.setattr(memory, "_keep", keep_meanwhile)
+    model(torch.randn(500, 2, 3)).sum().backward()
+    assert scan.cut is not None

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import bppsa_lightning as bl
-from bppsa_lightning.steps import probe, scans_of
+from bppsa_lightning.steps import places, scans_of
 
 T, B, I, H = 400, 2, 3, 4
 
@@ -292,7 +292,7 @@ def test_a_forked_process_does_not_wait_for_a_probe_that_is_not_there():
     assert begun.wait(20)
     child = os.fork()
     if not child:
-        os._exit(0 if probe._probing.acquire(blocking=False) else 1)
+        os._exit(0 if places.alone().acquire(blocking=False) else 1)
     ends.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -320,3 +320,71 @@ def test_a_sample_s_state_may_be_one_number(algorithm):
         if algorithm == "speculative" and walk is not loop:
             assert scans_of([drains])[-1].cut is not None
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_what_another_thread_draws_meanwhile_is_not_drawn_again():
+    """In each call of a step that draws nothing."""
+    wanted, drawn, ends = threading.Event(), threading.Event(), threading.Event()
+    numbers, cell = [], nn.Linear(H, H)
+
+    def draws():
+        while wanted.wait(20) and not ends.is_set():
+            wanted.clear()
+            numbers.append(float(torch.rand((), dtype=torch.float64)))
+            drawn.set()
+
+    def step(h, x):
+        wanted.set()
+        assert drawn.wait(20)
+        drawn.clear()
+        h = torch.tanh(0.5 * cell(h) + x)
+        return h, h
+
+    thread = threading.Thread(target=draws)
+    thread.start()
+    try:
+        windows(step, torch.zeros(B, H), torch.randn(T, B, H))
+    finally:
+        ends.set()
+        wanted.set()
+        thread.join()
+    assert known(cell).cut is not None, known(cell).why
+    assert len(numbers) > 3 and len(set(numbers)) == len(numbers)
+
+
+def test_a_lazy_module_is_made_by_the_loop():
+    found = []
+    for walk in (windows, loop):
+        torch.manual_seed(0)
+        cell, x = nn.LazyLinear(H), torch.ones(T, B, H)
+        walk(lambda h, x, cell=cell: (torch.tanh(0.5 * h + cell(x)),) * 2, torch.zeros(B, H), x)
+        found.append([*cell.parameters(), torch.rand(3)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_more_lists_than_are_looked_into():
+    cell, lists, numbers = nn.Linear(H, H), [[0] for _ in range(300)], [0] * 300
+
+    def counting(h, x):
+        lists[5][0] += 1
+        h = torch.tanh(0.5 * cell(h) + x) * (lists[5][0] % 7 > 0)
+        return h, h
+
+    def reading(h, x):
+        h = torch.tanh(0.5 * cell(h) + x) + numbers[5]
+        return h, h
+
+    windows(counting, torch.zeros(B, H), torch.randn(T, B, H))
+    assert lists[5] == [T] and "holds more lists" in known(cell).why
+    windows(reading, torch.zeros(B, H), torch.randn(T, B, H))
+    assert known(cell).cut is not None
+
+
+def test_a_hook_of_all_modules_is_seen():
+    calls, cell = [], nn.Linear(H, H)
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: calls.append(1))
+    try:
+        windows(lambda h, x: (torch.tanh(cell(h) + x),) * 2, torch.zeros(B, H), torch.ones(T, B, H))
+    finally:
+        hook.remove()
+    assert len(calls) == T and "changes variables" in known(cell).why

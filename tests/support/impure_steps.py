@@ -3,9 +3,11 @@
 Most multiply by 0 in each seventh call, so that other numbers of calls are other results.
 """
 
+import collections
 import itertools
 import random
 import types
+from array import array
 
 import numpy as np
 import torch
@@ -175,6 +177,18 @@ class BufferByData(BufferAfterItself):
         return Step.next(self, h, x) * (self.n % 7 > 0)
 
 
+class ParameterByData(Step):
+    def next(self, h, x):
+        self.linear.bias.data += 0.01
+        return super().next(h, x)
+
+
+class ParameterPutByData(Step):
+    def next(self, h, x):
+        self.linear.bias.data = self.linear.bias.data + 0.01
+        return super().next(h, x)
+
+
 class ListByDefault(Step):
     def next(self, h, x, *, seen=None):
         return super().next(h, x) * (counted_by_default() % 7 > 0)
@@ -230,6 +244,58 @@ class NumberOfAnArray(Step):
     def next(self, h, x):
         self.count += 1
         return super().next(h, x) * float(self.count[0] % 7 > 0)
+
+
+class Contained(Step):
+    """Counts in a place that a subclass makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = self.made()
+
+    def place(self):
+        return self.counts
+
+    def next(self, h, x):
+        self.place()[0] += 1
+        return super().next(h, x) * (self.place()[0] % 7 > 0)
+
+
+class NumberOfAUserList(Contained):
+    def made(self):
+        return collections.UserList([0])
+
+
+class NumberOfACounter(Contained):
+    def made(self):
+        return collections.Counter({0: 3})
+
+
+class NumberOfPythonsArray(Contained):
+    def made(self):
+        return array("i", [0])
+
+
+class ByteOfAnArray(Contained):
+    def made(self):
+        return bytearray(100)
+
+    def place(self):
+        self.counts[0] %= 200
+        return self.counts
+
+
+class ObjectOfAnArray(Contained):
+    def made(self):
+        return np.array([0, None], dtype=object)
+
+
+class ListInDicts(Contained):
+    def made(self):
+        return {"of": {"all": {"calls": [0]}}}
+
+    def place(self):
+        return self.counts["of"]["all"]["calls"]
 
 
 class Iterated(Step):
@@ -314,6 +380,9 @@ STEPS = {
     GradientsOfAnEnergy: "torch.func", LookedUpByTheFirst: MIXES, LedByTheLast: MIXES,
     BufferAfterItself: CHANGES, BufferByData: "changes tensors of its own", ListByDefault: CHANGES,
     AttributeOfTheClass: CHANGES, ListInATuple: CHANGES, SlotOfAnObject: CHANGES,
+    ParameterByData: "changes tensors of its own", ParameterPutByData: "changes tensors of its own",
+    NumberOfAUserList: CHANGES, NumberOfACounter: CHANGES, NumberOfPythonsArray: CHANGES,
+    ByteOfAnArray: CHANGES, ObjectOfAnArray: CHANGES, ListInDicts: CHANGES,
     NumberOfAnArray: CHANGES, Iterated: "holds an iterator", OwnRandom: CHANGES, Recorded: CHANGES,
     Scripted: "TorchScript", ClippedGradients: "gives gradients hooks", CallsItself: CHANGES,
     ChangesAndShowsItsState: "its y is the state",

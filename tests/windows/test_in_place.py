@@ -69,13 +69,13 @@ def test_an_output_that_its_owner_changed_is_computed_again(cell):
 @pytest.mark.parametrize("share", [1, 3])
 def test_what_was_guessed_wrongly_is_repaired(case, share, monkeypatch):
     """With a warm-up too short to have met, forwards and backwards; 1201 steps leave a head."""
-    right = memory.Memory.cut
+    right = memory.Memory.plan
 
     def short(*arguments, **options):
-        cut = right(*arguments, **options)
-        return cut._replace(warm=share, windows=7, span=171, back=share)
+        plan = right(*arguments, **options)
+        return plan._replace(cut=plan.cut._replace(warm=share, windows=7, span=171, back=share))
 
-    monkeypatch.setattr(memory.Memory, "cut", short)
+    monkeypatch.setattr(memory.Memory, "plan", short)
     monkeypatch.setattr(memory.Memory, "_learn", lambda *_: None)
     report = case()
     assert report.missed > 3

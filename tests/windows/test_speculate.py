@@ -295,12 +295,11 @@ class TestMemory:
         for seed in range(n):
             torch.manual_seed(seed)
             xs, init = [scale * torch.randn(T, 2, 3)], [torch.zeros(2, 3)]
-            cut = memory.cut(engine, xs, init, True)
-            cuts.append(cut)
-            if cut is not None:
-                speculate(engine, xs, init, cut, memory.levels, memory.report)[0][
-                    0
-                ].sum().backward()
+            plan = memory.plan(engine, xs, init, True)
+            cuts.append(None if plan is None else plan.cut)
+            if plan is not None:
+                [ys], _ = speculate(engine, xs, init, *plan)
+                ys.sum().backward()
         return memory, cuts
 
     def test_what_meets_is_looked_at_seldom(self):
