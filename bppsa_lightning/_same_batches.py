@@ -129,8 +129,9 @@ def is_same_sample(one: Tensor, other: Tensor) -> bool:
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
     if isinstance(tree, Tensor):
-        if tree.layout == torch.strided and not (tree.is_nested or tree.is_quantized):
-            yield tree
+        dense = tree.layout == torch.strided and not (tree.is_nested or tree.is_quantized)
+        if dense and not tree.is_meta:
+            yield tree.as_subclass(Tensor)
     elif isinstance(tree, (Mapping, tuple, list)):
         for part in tree.values() if isinstance(tree, Mapping) else tree:
             yield from _tensors(part)

@@ -56,6 +56,7 @@ def test_a_sample_of_a_batch_shows_that_it_is_another():
     rounded = [batch[0] * (1 + 1e-6), *batch[1:]]
     assert is_same_sample(sample_of(batch), sample_of(rounded))
     assert sample_of(["a", 3, iter([])]).tolist() == [0]
+    assert sample_of([torch.ones(2, device="meta")]).tolist() == [0]
 
 
 @pytest.mark.parametrize(

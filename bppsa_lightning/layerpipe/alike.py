@@ -37,6 +37,6 @@ def check_alike(links: Links, stage: int, stages: int, device: torch.device, bat
             raise RuntimeError(
                 "the processes read different batches, so that the inputs of some samples would "
                 "meet the targets of others: seed before data is made or split "
-                "(seed_everything). Loaders and on_after_batch_transfer draw the same everywhere; "
-                "on_before_batch_transfer and on_train_batch_start do not"
+                "(seed_everything). Loaders, on_before_batch_transfer and on_after_batch_transfer "
+                "draw the same everywhere; on_train_batch_start does not"
             )

@@ -36,7 +36,7 @@ class Drains(Callback):
         )
         if due:
             self._strategy.share()
-        if due or any(map(_reads_steps, trainer.lr_scheduler_configs)):
+        if due or any(map(reads_steps, trainer.lr_scheduler_configs)):
             share_metrics(trainer)
 
     def on_validation_start(self, trainer: pl.Trainer, *_: Any) -> None:
@@ -101,6 +101,6 @@ def _is_due(callback: Any, step: int) -> bool:
     return bool(every) and step % every == 0
 
 
-def _reads_steps(config: Any) -> bool:
+def reads_steps(config: Any) -> bool:
     """Whether a scheduler (ReduceLROnPlateau) reads a metric within an epoch."""
     return bool(config.reduce_on_plateau) and config.interval == "step"

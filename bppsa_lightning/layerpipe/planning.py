@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bppsa_lightning.layerpipe.assignment import Assignment, as_pipedream, assign
 from bppsa_lightning.layerpipe.costs import LayerCost
+from bppsa_lightning.layerpipe.drains import reads_steps
 from bppsa_lightning.layerpipe.movable import is_movable
 from bppsa_lightning.layerpipe.pipedream import partition
 from bppsa_lightning.layerpipe.plan import Plan, at_home
@@ -84,13 +85,15 @@ def _movable(chain: nn.Sequential) -> list[bool]:
 
 
 def _meets_every_step(strategy: Any) -> bool:
-    """Whether a callback makes all processes wait for each other in every step.
+    """Whether a callback, or a scheduler, makes all processes wait for each other in every step.
 
     Lent tasks belong to the next step of their owner; the one would wait for the other for ever.
     """
-    callbacks = strategy.lightning_module.trainer.callbacks
-    timed = any(getattr(c, "_train_time_interval", None) is not None for c in callbacks)
-    return timed or any(type(c).__name__ == "Timer" for c in callbacks)
+    trainer = strategy.lightning_module.trainer
+    timed = any(getattr(c, "_train_time_interval", None) is not None for c in trainer.callbacks)
+    # (_LRCallback: of a search for a learning rate, which asks whether the loss is too large.)
+    waits = any(type(c).__name__ in ("Timer", "_LRCallback") for c in trainer.callbacks)
+    return timed or waits or any(map(reads_steps, trainer.lr_scheduler_configs))
 
 
 def _bytes(layer: nn.Module) -> int:

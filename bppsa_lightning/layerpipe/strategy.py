@@ -167,7 +167,7 @@ class LayerPipeStrategy(WholeValues, Settles, DDPStrategy):
         refuse.warn(module.trainer, self, self._layers)
         collect.share_from_zero(module, self.root_device)
         self._links = Links(self.stages, self.root_device, self._timeout)
-        attached.attach(module.trainer, self)
+        attached.attach(module.trainer, self, self._randomness)
         if not self.is_delayed:
             self._clipping = clipping.NormOfAllStages(self.precision_plugin, self.root_device)
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = forked.TESTS / "support" / "layerpipe_lives.py"
 EXACT = [
     "averaged", "falling", "one_cycle", "frozen_zero_bubble", "recurrent",
-    "recurrent_zero_bubble", "pruned", "mixed", "computed",
+    "recurrent_zero_bubble", "pruned", "mixed", "mixed_before", "computed",
 ]  # fmt: skip
 
 
@@ -59,8 +59,10 @@ def test_each_group_of_the_pipeline_has_the_timeout_that_was_asked_for(left):
         assert left["averaged", rank]["timeouts"] == [True] * len(KINDS)
 
 
-def test_a_search_for_a_learning_rate_leaves_nothing_under_way(left):
-    a, b = left["searched", "0"], left["searched", "1"]
+@pytest.mark.parametrize("case", ["searched", "lent_searched", "lent_falling"])
+def test_what_asks_in_every_step_meets_nothing_under_way(left, case):
+    """A search for a learning rate, and a rate that falls: while tasks are lent they would wait."""
+    a, b = left[case, "0"], left[case, "1"]
     assert a["error"] == b["error"] == "" and a["steps"] == b["steps"] == 20
     assert a["rates"] == b["rates"]
     assert_close(a["weights"], b["weights"], 0)

@@ -85,6 +85,14 @@ class Mixed(Lived):
         return (x + x[torch.randperm(len(x))]) / 2, y
 
 
+class MixedBefore(Lived):
+    """The same before it is on its device."""
+
+    def on_before_batch_transfer(self, batch, _) -> Any:
+        x, y = batch
+        return (x + x[torch.randperm(len(x))]) / 2, y
+
+
 class Computed(Lived):
     """A metric that is computed, and logged, at the end of an epoch; the learning rate obeys it."""
 
@@ -200,6 +208,12 @@ def recurrent() -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+def lending() -> nn.Sequential:
+    """Layers of which the plan lends some tasks to the other process, if nothing forbids it."""
+    layers = nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Dropout(0.1), nn.Linear(8, CLASSES)
+    return nn.Sequential(*layers)
+
+
 @dataclass
 class Case:
     """A training: its schedule, its model, callbacks, settings of the Trainer."""
@@ -224,6 +238,7 @@ CASES = {
     "recurrent_zero_bubble": Case("zero_bubble", lambda: Lived(recurrent)),
     "pruned": Case("gpipe", Lived, prunes, {"precision": "32-true", "max_epochs": 3}),
     "mixed": Case("gpipe", Mixed),
+    "mixed_before": Case("gpipe", MixedBefore),
     "computed": Case("gpipe", Computed, settings={"max_epochs": 4}),
     "noisy": Case(
         "gpipe",
@@ -232,6 +247,10 @@ CASES = {
         {"enable_checkpointing": True, "val_check_interval": 0.5},
     ),
     "searched": Case("layerpipe", Lived, lambda: [LearningRateFinder(num_training_steps=9)]),
+    "lent_searched": Case(
+        "layerpipe", lambda: Lived(lending), lambda: [LearningRateFinder(num_training_steps=9)]
+    ),
+    "lent_falling": Case("layerpipe", lambda: Falling(lending)),
 }
 # They end the process group: last, and one a run.
 FAILING = {
@@ -248,7 +267,7 @@ def run(folder: Path, name: str, case: Case, stock: bool) -> None:
     model = case.model()
     strategy: Any = "auto"
     if not stock:
-        cuts = (len(model.net) // 2,)
+        cuts = None if name.startswith("lent") else (len(model.net) // 2,)
         strategy = bl.LayerPipeStrategy(case.schedule, cuts=cuts, timeout=TIMEOUT)
     settings = {"max_epochs": 2, "callbacks": case.callbacks(), **case.settings}
     train = trainer(strategy, 1 if stock else 2, **settings)
