@@ -76,13 +76,15 @@ def check_data(
         )
     if not data.is_floating_point():
         raise TypeError(f"input: found {data.dtype}, wanted a floating-point dtype")
+    # (Beside 16 bits others may be float32, as norms often are: all is computed in that.)
+    alike = data.dtype.itemsize > 2 and not torch._C._is_any_autocast_enabled()
     for other in weights:
         if data.device != other.device:
             raise RuntimeError(
                 "Input and parameter tensors are not at the same device, found input tensor at "
                 f"{data.device} and parameter tensor at {other.device}"
             )
-        if other.dtype != weight.dtype and not torch._C._is_any_autocast_enabled():
+        if alike and other.dtype != weight.dtype:
             raise ValueError(
                 f"RNN parameters are not of the same dtype, found {weight.dtype} and {other.dtype}"
             )

@@ -47,6 +47,18 @@ def test_weights_of_two_dtypes_are_named(cell):
 
 
 @every_cell
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_of_16_bits_some_weights_may_stay_32(cell, dtype):
+    for name in weights_of(cell)[1:]:
+        layer = getattr(bl.nn, cell)(3, 4)
+        wanted = layer(X)[0]
+        kept = getattr(layer, name)
+        setattr(layer.to(dtype), name, nn.Parameter(kept.detach().float()))
+        found = layer(X.to(dtype))[0]
+        assert found.dtype == dtype and torch.allclose(found.float(), wanted, atol=0.05)
+
+
+@every_cell
 def test_complex_numbers_are_refused_by_name(cell):
     layer = getattr(bl.nn, cell)(3, 4, dtype=torch.complex64)
     with pytest.raises(TypeError, match=r"input: found torch\.complex64"):
