@@ -6,7 +6,7 @@ parameter which it reads, the numbers that it was made with, and the sizes of it
 Scans of one name are counted in the order in which they are first called.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,12 +26,13 @@ class Scans:
 
     def __init__(self) -> None:
         self._module: nn.Module | None = None
-        self._names: WeakKeyDictionary[Known, str] = WeakKeyDictionary()
+        # (Weak while there are some: a strategy that is sent to another process has none yet.)
+        self._names: MutableMapping[Known, str] = {}
         self._loaded: dict[str, Any] = {}
 
     def begin(self, module: nn.Module) -> None:
         """From now on; parameters have their names in `module`."""
-        self._module = module
+        self._module, self._names = module, WeakKeyDictionary()
         known.observers.append(self._meet)
 
     @property
@@ -43,8 +44,7 @@ class Scans:
         """Forgets all scans."""
         if self._meet in known.observers:
             known.observers.remove(self._meet)
-        self._module, self._loaded = None, {}
-        self._names.clear()
+        self._module, self._names, self._loaded = None, {}, {}
 
     def state_dict(self) -> dict[str, Any]:
         """What each has learned, by its name, as far as it has."""

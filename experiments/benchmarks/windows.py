@@ -150,9 +150,9 @@ def pytorchs(cell: str, H: int, T: int, B: int, seconds: float) -> dict[str, Any
         kind = "rnn_tanh" if cell == "RNN" else cell.lower()
         engine = PytorchEngine(kind, [*module.parameters(), None])
         state = [x.new_zeros(B, size) for size in sizes]
-        cut = memory.cut(engine, [x], state, asked=True)
-        assert cut is not None and memory.levels is not None and memory.report is not None
-        return speculate(engine, [x], state, cut, memory.levels, memory.report)[0][0]
+        plan = memory.plan(engine, [x], state, asked=True)
+        assert plan is not None
+        return speculate(engine, [x], state, *plan)[0][0]
 
     call = lambda module, x: module(x)[0]  # noqa: E731
     found = measure(

@@ -45,8 +45,8 @@ class InWindows(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | tuple[Tensor, ...]]:
         engine, state = engine_of(self.kind, self.layer), first_state(self.layer, x)
         if self.memory is not None:
-            self.cut = self.memory.cut(engine, [x], state, asked=True)
-            self.levels, self.report = self.memory.levels, self.memory.report
+            plan = self.memory.plan(engine, [x], state, asked=True)
+            self.cut, self.levels, self.report = plan or (None, None, None)
         else:
             self.report = Report()
         if self.cut is None:
