@@ -168,8 +168,9 @@ class BPPSAChainStrategy(AttachesChains, DDPStrategy):
         Of unlike samples each process would walk its span of its own.
         """
         sample = sample_of(batch)
-        length = torch.tensor([len(sample)], dtype=torch.float64)
-        own = torch.cat([length, sample, sample.new_zeros(_COMPARED)])[:_COMPARED]
+        # (On the sample's device, whatever torch's default is.)
+        length, padding = sample.new_tensor([len(sample)]), sample.new_zeros(_COMPARED)
+        own = torch.cat([length, sample, padding])[:_COMPARED]
         own = own.to(self.root_device)
         all_samples = [torch.empty_like(own) for _ in range(dist.get_world_size(self.group))]
         dist.all_gather(all_samples, own, self.group)
